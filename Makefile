@@ -1,0 +1,50 @@
+# Each target sets itself up: the first one that needs it makes .venv and installs the project into it.
+# `make serve ARGS="demo --stages 2"` passes arguments on.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test serve bench lint soak clean
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+# Idle OpenMP threads of one stage must not spin on a core that another stage could use.
+export OMP_WAIT_POLICY ?= passive
+
+help: ## this list
+	@printf 'make demo && make test   is all a fresh clone needs\n\n'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+demo: $(INSTALLED) ## split the demo model over two processes, 25 ms apart, and ask it a question
+	@$(BIN)/longspan demo $(ARGS)
+
+test: $(INSTALLED) ## the whole test suite
+	@$(BIN)/python -m pytest $(ARGS)
+
+serve: $(INSTALLED) ## serve a model: make serve ARGS="demo --stages 2 --port 8080"
+	@$(BIN)/longspan serve $(or $(ARGS),demo --stages 2)
+
+bench: $(INSTALLED) ## measure, and write docs/results and the README's table
+	@$(BIN)/python tools/results.py $(ARGS)
+
+lint: $(INSTALLED) ## style, format and types
+	@$(BIN)/ruff check $(if $(CI),--output-format concise,--quiet)
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy --no-error-summary
+	@echo "lint: ruff and mypy found nothing"
+
+soak: $(INSTALLED) ## the long runs that `make test` leaves out
+	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+clean: ## remove .venv and what tools left behind
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'Longspan needs Python 3.11 or newer: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@echo 'setting up .venv (only the first time; a minute or so)' >&2
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	@touch $@

@@ -1,0 +1,41 @@
+"""Every command: its name, where its function stands, and one line about it.
+
+Nothing is imported here: `longspan --help` needs only the lines, and a command's module is loaded when it runs.
+The function's docstring is what `longspan COMMAND --help` shows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SERVE = "Serve a model"
+ASK = "Ask a model"
+FILES = "Model files"
+CHECK = "Check and measure"
+
+GROUPS = (SERVE, ASK, FILES, CHECK)
+"""Headings of the help page, in the order in which they stand there."""
+
+
+class Command(NamedTuple):
+    """One command. `name` may have two words ("bench ring"); `target` is "module:function"."""
+
+    name: str
+    target: str
+    group: str
+    summary: str
+
+
+class Family(NamedTuple):
+    """The first word of commands of two words."""
+
+    name: str
+    group: str
+    summary: str
+
+
+FAMILIES: tuple[Family, ...] = ()
+
+COMMANDS: tuple[Command, ...] = (
+    Command("doctor", "longspan.cli.doctor:doctor", CHECK, "what this machine has, and what is wrong with it"),
+)

@@ -1,0 +1,82 @@
+"""How results are printed: JSON for programs, aligned lines and tables that fit a terminal for people."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_GAP = "  "
+_NOTHING = "–"
+_NARROWEST = 4
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document, indented. Structs become objects."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    sys.stdout.write(text.decode() + "\n")
+
+
+def human_bytes(count: float) -> str:
+    """A size for people: `human_bytes(98 << 20)` is "98.0 MiB"."""
+    for unit in _UNITS:
+        if abs(count) < 1024 or unit == _UNITS[-1]:
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print labelled lines, the texts one under the other."""
+    pairs = list(facts)
+    width = max(len(label) for label, _ in pairs)
+    for label, text in pairs:
+        print(f"{label:<{width}}  {text}")
+
+
+def format_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None) -> str:
+    """A table as text: numbers to the right, texts to the left, no line wider than the terminal.
+
+    None is shown as a dash, a float with two digits after the point. When the columns do not fit, the widest is
+    cut, and "…" stands where it was cut. width: columns of the terminal; asked from the terminal when None.
+    """
+    lines = [list(headings), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    room = (width or shutil.get_terminal_size().columns) - len(_GAP) * (len(headings) - 1)
+    while sum(widths) > room and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    numeric = [all(_is_number(line[column]) for line in lines[1:]) for column in range(len(headings))]
+    lines.insert(1, ["─" * column_width for column_width in widths])
+    return "\n".join(
+        _GAP.join(
+            _fit(text, column_width, right=right)
+            for text, column_width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _cell(value: object) -> str:
+    """One value as it stands in a table."""
+    if value is None:
+        return _NOTHING
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _is_number(text: str) -> bool:
+    """Whether a cell belongs to the right."""
+    try:
+        float(text)
+    except ValueError:
+        return text == _NOTHING
+    return True
+
+
+def _fit(text: str, width: int, *, right: bool) -> str:
+    """Cut or fill a text to exactly `width` characters."""
+    if len(text) > width:
+        text = text[: width - 1] + "…"
+    return text.rjust(width) if right else text.ljust(width)
