@@ -48,6 +48,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "llama_synchronize": (None, [c_void_p]),
     "llama_get_logits_ith": (POINTER(c_float), [c_void_p, c_int32]),
     "llama_get_embeddings_ith": (POINTER(c_float), [c_void_p, c_int32]),
+    "llama_vocab_type": (c_int32, [c_void_p]),
     "llama_vocab_n_tokens": (c_int32, [c_void_p]),
     "llama_vocab_is_eog": (c_bool, [c_void_p, c_int32]),
     "llama_vocab_is_control": (c_bool, [c_void_p, c_int32]),
