@@ -37,5 +37,7 @@ class Family(NamedTuple):
 FAMILIES: tuple[Family, ...] = ()
 
 COMMANDS: tuple[Command, ...] = (
+    Command("complete", "longspan.cli.complete:complete", ASK, "continue one prompt and stop"),
+    Command("chat", "longspan.cli.chat:chat", ASK, "talk to it in this terminal"),
     Command("doctor", "longspan.cli.doctor:doctor", CHECK, "what this machine has, and what is wrong with it"),
 )

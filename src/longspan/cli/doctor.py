@@ -70,12 +70,12 @@ def find_problems(machine: Machine) -> Iterator[str]:
     if not machine.cache_writable:
         yield (
             f"the cache directory {machine.cache} cannot be written. "
-            "Change its owner, or set XDG_CACHE_HOME to a directory that can."
+            "Change its owner, or set LONGSPAN_CACHE to a directory that can."
         )
     elif machine.cache_free < DISK_NEEDED:
         yield (
             f"only {human_bytes(machine.cache_free)} of disk is free at {machine.cache}; the demo model and its "
-            f"stage files need about {human_bytes(DISK_NEEDED)}. Make room, or set XDG_CACHE_HOME elsewhere."
+            f"stage files need about {human_bytes(DISK_NEEDED)}. Make room, or set LONGSPAN_CACHE elsewhere."
         )
     if machine.open_files is not None and machine.open_files < OPEN_FILES_NEEDED:
         yield (

@@ -92,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _shown_default(value: object) -> str | None:
-    return None if value in (None, False, "", ()) else str(value)
+    says_nothing = value is None or value is False or value == () or value == ""
+    return None if says_nothing else str(value)
 
 
 def _complain(message: str, exit_code: int) -> int:

@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 import msgspec
-import platformdirs
 import psutil
 
 from longspan import __version__
 from longspan.errors import RuntimeUnavailableError
 from longspan.llamacpp import structs
 from longspan.llamacpp.library import Library, load_library
+from longspan.model.storage import cache_directory
 
 _DEVICE_KINDS = ("cpu", "gpu", "integrated gpu", "accelerator")
 """enum ggml_backend_dev_type, in its order."""
@@ -71,7 +71,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 def describe_machine(library_path: str | None = None) -> Machine:
     """Look at this machine. `library_path` names another libllama than the one inside xllamacpp."""
-    cache = Path(platformdirs.user_cache_dir("longspan"))
+    cache = cache_directory()
     nearest = next(folder for folder in (cache, *cache.parents) if folder.exists())
     memory = psutil.virtual_memory()
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,87 @@
+"""The options that every command which runs a model shares."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+
+from longspan.errors import UsageError
+
+if TYPE_CHECKING:
+    from longspan.engine import EngineOptions
+
+RING = Group("Ring", sort_key=1)
+RUNTIME = Group("Runtime", sort_key=2)
+
+AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+Milliseconds = Annotated[float, Parameter(validator=Number(gte=0, lte=60_000))]
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True)
+class EngineArguments:
+    """Where the layers run, and with what. Field by field what `longspan.engine.EngineOptions` takes."""
+
+    stages: Annotated[
+        AtLeastOne, Parameter(group=RING, help="Split the layers evenly over this many processes here.")
+    ] = 1
+    splits: Annotated[
+        str | None, Parameter(group=RING, help="Split at other points: layer ranges as in 0-10,10-30.")
+    ] = None
+    ring: Annotated[
+        str | None,
+        Parameter(group=RING, help="Use stages that listen elsewhere: HOST:PORT,HOST:PORT in ring order."),
+    ] = None
+    hold_first_stage: Annotated[
+        bool, Parameter(group=RING, help="Run the first stage in the coordinator's own process.")
+    ] = False
+    link_delay: Annotated[
+        Milliseconds, Parameter(group=RING, help="Pretend that every link takes this many ms each way.")
+    ] = 0.0
+    activation_dtype: Annotated[
+        Literal["float32", "float16"], Parameter(group=RING, help="How activations travel between stages.")
+    ] = "float32"
+    slots: Annotated[AtLeastOne, Parameter(group=RUNTIME, help="Requests that run at once.")] = 8
+    context: Annotated[
+        AtLeastOne | None,
+        Parameter(
+            group=RUNTIME, help="Longest prompt and answer together, in tokens (default: 4096 or the model's)."
+        ),
+    ] = None
+    threads: Annotated[
+        AtLeastOne | None, Parameter(group=RUNTIME, help="Threads of each stage (default: its share of the cores).")
+    ] = None
+    library: Annotated[
+        str | None, Parameter(group=RUNTIME, help="Another libllama of the same build, for example with CUDA.")
+    ] = None
+    max_waiting: Annotated[AtLeastOne, Parameter(group=RUNTIME, help="Requests that may wait for a slot.")] = 256
+    queue_timeout: Annotated[
+        float | None,
+        Parameter(group=RUNTIME, validator=Number(gt=0), help="Give up on a request that waited so many seconds."),
+    ] = None
+
+    def options(self, model: str) -> EngineOptions:
+        """These arguments for one model. Raises UsageError when two of them contradict each other."""
+        from longspan.engine import EngineOptions
+
+        if self.ring is not None and self.stages != 1:
+            raise UsageError("--ring names the stages already; leave --stages away.")
+        addresses = tuple(address.strip() for address in self.ring.split(",")) if self.ring else ()
+        return EngineOptions(
+            model=model,
+            stages=self.stages,
+            splits=self.splits,
+            ring=addresses,
+            hold_first_stage=self.hold_first_stage,
+            link_delay_ms=self.link_delay,
+            slots=self.slots,
+            context=self.context,
+            threads=self.threads,
+            activation_dtype=self.activation_dtype,
+            library=self.library,
+            max_waiting=self.max_waiting,
+            queue_timeout=self.queue_timeout,
+        )

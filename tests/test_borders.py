@@ -1,0 +1,135 @@
+"""The rooms of the house and the arrows between them, read from the imports of every module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "longspan"
+
+VOCABULARY = {"errors", "request", "status", "longspan"}
+"""What any room may import: plain structs and exceptions, and the package's own version."""
+
+PURE = {"schedule", "speculate", "sampling"}
+"""Rooms that get time and randomness passed in and touch nothing outside."""
+
+BELOW: dict[str, set[str]] = {
+    "longspan": set(),
+    "errors": set(),
+    "status": {"schedule", "sampling"},
+    "request": {"schedule", "sampling"},
+    "sampling": set(),
+    "schedule": {"sampling"},
+    "speculate": {"schedule", "sampling"},
+    "llamacpp": set(),
+    "model": {"llamacpp"},
+    "runtime": {"model", "llamacpp", "schedule", "sampling"},
+    "ring": {"runtime", "model", "llamacpp", "schedule", "sampling"},
+    "engine": {"ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
+    "server": {"engine", "ring", "model", "schedule", "speculate", "sampling"},
+    "observe": {"engine", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
+    "lab": {"observe", "engine", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
+    "bench": {
+        *{"lab", "observe", "server", "engine", "ring", "runtime", "model"},
+        *{"llamacpp", "schedule", "speculate", "sampling"},
+    },
+    "cli": {
+        *{"bench", "lab", "observe", "server", "engine", "ring", "runtime", "model"},
+        *{"llamacpp", "schedule", "speculate", "sampling"},
+    },
+    "__main__": {"cli"},
+}
+"""For each room, the rooms it may import besides itself and the vocabulary."""
+
+IMPURE_MODULES = {
+    *{"asyncio", "concurrent", "ctypes", "datetime", "multiprocessing", "os", "pathlib", "random", "secrets"},
+    *{"select", "selectors", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time"},
+    *{"gguf", "xllamacpp", "starlette", "uvicorn", "psutil", "logging"},
+}
+
+LONGEST_MODULE = 400
+"""Lines. Modules are meant to stay at about 300; above this one, split it."""
+
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    """The first folder below the package, or the module's own name when it lies directly in it."""
+    first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return "longspan" if first == "__init__" else first
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """Full names of everything that a module imports, also inside functions and for types only."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively; write the full name"
+            if node.module == "longspan":
+                yield from (f"longspan.{alias.name}" for alias in node.names)
+            elif node.module is not None:
+                yield node.module
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """Rooms that a module imports from."""
+    names = (name.split(".") for name in imported_modules(path))
+    return {
+        parts[1]
+        if len(parts) > 1 and (SOURCE / parts[1]).exists() | (SOURCE / f"{parts[1]}.py").exists()
+        else "longspan"
+        for parts in names
+        if parts[0] == "longspan"
+    }
+
+
+def identifier(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def test_every_room_has_a_place_in_the_house() -> None:
+    assert {room_of(path) for path in MODULES} <= set(BELOW)
+
+
+def test_the_arrows_have_no_circle() -> None:
+    seen: list[str] = []
+
+    def visit(room: str, above: tuple[str, ...]) -> None:
+        assert room not in above, f"{' → '.join((*above, room))}"
+        if room not in seen:
+            for below in BELOW[room]:
+                visit(below, (*above, room))
+            seen.append(room)
+
+    for room in BELOW:
+        visit(room, ())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=identifier)
+def test_imports_point_one_way(path: Path) -> None:
+    room = room_of(path)
+    wrong = imported_rooms(path) - BELOW[room] - VOCABULARY - {room}
+    assert not wrong, f"{room} may not import {sorted(wrong)}; allowed: {sorted(BELOW[room] | VOCABULARY)}"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) in PURE], ids=identifier)
+def test_pure_rooms_touch_nothing_outside(path: Path) -> None:
+    wrong = {name.split(".")[0] for name in imported_modules(path)} & IMPURE_MODULES
+    assert not wrong, f"{identifier(path)} is pure policy, but imports {sorted(wrong)}; pass it in"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=identifier)
+def test_modules_stay_short(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGEST_MODULE, f"{identifier(path)} has {lines} lines; split it by noun"
+
+
+def test_a_wrong_arrow_would_be_seen(tmp_path: Path) -> None:
+    module = tmp_path / "planner.py"
+    module.write_text("def now():\n    import time\n    from longspan.ring import link\n    return time, link\n")
+    assert imported_rooms(module) - BELOW["schedule"] - VOCABULARY == {"ring"}
+    assert {"time"} == set(imported_modules(module)) & IMPURE_MODULES
