@@ -13,16 +13,19 @@ SOURCE = Path(__file__).parent.parent / "src" / "longspan"
 VOCABULARY = {"errors", "request", "status", "longspan"}
 """What any room may import: plain structs and exceptions, and the package's own version."""
 
+VOCABULARY_MODULES = {"longspan.schedule.span", "longspan.sampling.parameters"}
+"""The words of the wire, which lie in a room of their own and are spoken in all."""
+
 PURE = {"schedule", "speculate", "sampling"}
 """Rooms that get time and randomness passed in and touch nothing outside."""
 
 BELOW: dict[str, set[str]] = {
     "longspan": set(),
     "errors": set(),
-    "status": {"schedule", "sampling"},
-    "request": {"schedule", "sampling"},
+    "status": set(),
+    "request": set(),
     "sampling": set(),
-    "schedule": {"sampling"},
+    "schedule": set(),
     "speculate": {"schedule", "sampling"},
     "llamacpp": set(),
     "model": {"llamacpp"},
@@ -76,15 +79,15 @@ def imported_modules(path: Path) -> Iterator[str]:
 
 
 def imported_rooms(path: Path) -> set[str]:
-    """Rooms that a module imports from."""
-    names = (name.split(".") for name in imported_modules(path))
-    return {
-        parts[1]
-        if len(parts) > 1 and (SOURCE / parts[1]).exists() | (SOURCE / f"{parts[1]}.py").exists()
-        else "longspan"
-        for parts in names
-        if parts[0] == "longspan"
-    }
+    """Rooms that a module imports from; a name of the package itself counts as "longspan"."""
+    rooms = set()
+    for name in set(imported_modules(path)) - VOCABULARY_MODULES:
+        package, _, rest = name.partition(".")
+        room = rest.partition(".")[0]
+        if package == "longspan":
+            is_room = (SOURCE / room).is_dir() or (SOURCE / f"{room}.py").is_file()
+            rooms.add(room if room and is_room else "longspan")
+    return rooms
 
 
 def identifier(path: Path) -> str:
