@@ -18,7 +18,7 @@ Rows = npt.NDArray[np.float32]
 
 
 class Stage:
-    """One stage file with one sequence. It reads the residual of its last layer, or the logits of the last stage."""
+    """One stage file with one sequence. It reads the residual of its last layer, and the logits."""
 
     def __init__(self, path: Path, residual: str, layers: int, width: int, *, context: int = 512) -> None:
         self._library = load_library()

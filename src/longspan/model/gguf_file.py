@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import mmap
-import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +29,6 @@ _MAXIMUM_KEY = 65_535
 _MAXIMUM_DIMENSIONS = 4
 _SMALLEST_ENTRY = 8 + 1 + 4 + 1
 """Bytes that a metadata entry or a tensor entry takes at least: a count above size / this is absurd."""
-_SHARD_NAME = re.compile(r"^(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
-_MAXIMUM_SHARDS = 1_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -277,40 +274,3 @@ def read_gguf(path: Path) -> GgufFile:
     """
     with _mapped(path) as data:
         return _parse(_Cursor(data, path))
-
-
-def open_model(path: Path) -> GgufFile:
-    """Metadata and tensors of a model, over all shards when it is split into several files.
-
-    path: the file, or the first shard (`…-00001-of-0000N.gguf`). Metadata is that of the first shard.
-    Raises ModelError as `read_gguf` does, and when a shard is missing, repeated, or not the first.
-    """
-    first = read_gguf(path)
-    count = first.integer("split.count", 1)
-    if count == 1:
-        return first
-    name = _SHARD_NAME.match(path.name)
-    if name is None or int(name["count"]) != count or not 1 < count <= _MAXIMUM_SHARDS:
-        raise ModelError(
-            f"{path} is one of {count} shards, so its name must end in -00001-of-{count:05d}.gguf with the others "
-            "beside it. Rename it back, or merge the shards with llama-gguf-split --merge."
-        )
-    shards = [path.with_name(f"{name['prefix']}-{index + 1:05d}-of-{count:05d}.gguf") for index in range(count)]
-    if first.integer("split.no", 0) != 0 or int(name["number"]) != 1:
-        raise ModelError(f"{path} is not the first shard of its model. Give the first one: {shards[0]}.")
-    missing = [shard.name for shard in shards if not shard.is_file()]
-    if missing:
-        raise ModelError(f"shards are missing beside {path}: {', '.join(missing[:8])}. Get them too.")
-    tensors = dict(first.tensors)
-    for index, shard in enumerate(shards[1:], start=1):
-        part = read_gguf(shard)
-        if part.integer("split.no", -1) != index or part.integer("split.count", -1) != count:
-            raise ModelError(f"{shard} is not shard {index + 1} of {count}; it belongs to another model.")
-        repeated = tensors.keys() & part.tensors.keys()
-        if repeated:
-            raise ModelError(f"{shard} repeats the tensor {min(repeated)!r} of an earlier shard.")
-        tensors.update(part.tensors)
-    expected = first.integer("split.tensors.count", len(tensors))
-    if expected != len(tensors):
-        raise ModelError(f"the shards of {path} hold {len(tensors)} tensors, expected {expected}. Get them again.")
-    return GgufFile(tuple(shards), first.metadata, tensors)

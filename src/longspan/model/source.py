@@ -20,8 +20,9 @@ from longspan.model.compose import (
 from longspan.model.description import ModelDescription
 from longspan.model.digest import file_digest
 from longspan.model.embedding import TokenEmbedding
-from longspan.model.gguf_file import GgufFile, open_model
+from longspan.model.gguf_file import GgufFile
 from longspan.model.progress import Progress, SilentProgress
+from longspan.model.shards import open_model
 from longspan.model.storage import cache_directory
 
 

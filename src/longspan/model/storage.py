@@ -96,6 +96,17 @@ def sync_directory(directory: Path) -> None:
 
 
 @contextlib.contextmanager
+def temporary_directory(target: Path) -> Iterator[Path]:
+    """A new directory beside `target` that is removed when the block ends, however it ends."""
+    directory = temporary_name(target)
+    directory.mkdir(parents=True)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def atomic_file(target: Path) -> Iterator[BinaryIO]:
     """A file to write that becomes `target` when the block ends, and vanishes when the block fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
