@@ -1,0 +1,72 @@
+"""A link that behaves as if the other end were far away."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+
+from longspan.errors import RingError
+from longspan.ring.frame import Frame
+from longspan.ring.link import Link, LinkStatistics
+
+
+class DelayedLink(Link):
+    """Sends every frame `seconds` later; order is kept, and frames overlap in flight as on a long line.
+
+    Receiving is not delayed: the other end delays what it sends.
+    """
+
+    def __init__(self, link: Link, seconds: float) -> None:
+        self._link = link
+        self._seconds = seconds
+        self._in_flight: collections.deque[tuple[float, Frame]] = collections.deque()
+        self._wake = asyncio.Event()
+        self._error: RingError | None = None
+        self._sender = asyncio.create_task(self._run())
+
+    @property
+    def statistics(self) -> LinkStatistics:  # type: ignore[override]
+        """Those of the link beneath."""
+        return self._link.statistics
+
+    @property
+    def peer(self) -> str:
+        """The other end."""
+        return self._link.peer
+
+    async def send(self, frame: Frame) -> None:
+        """Put the frame on its way."""
+        if self._error is not None:
+            raise self._error
+        self._in_flight.append((asyncio.get_running_loop().time() + self._seconds, frame))
+        self._wake.set()
+
+    async def receive(self) -> Frame:
+        """See `Link.receive`."""
+        return await self._link.receive()
+
+    async def close(self) -> None:
+        """Close at once; what is still in flight is lost, as when a line is cut."""
+        self._sender.cancel()
+        await self._link.close()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                while not self._in_flight:
+                    self._wake.clear()
+                    await self._wake.wait()
+                due, frame = self._in_flight[0]
+                wait = due - loop.time()
+                if wait > 0:
+                    await asyncio.sleep(wait)
+                self._in_flight.popleft()
+                await self._link.send(frame)
+        except RingError as error:
+            self._error = error
+
+
+def delayed(link: Link, milliseconds: float) -> Link:
+    """The link itself, or a delayed one when `milliseconds` is above zero."""
+    return DelayedLink(link, milliseconds / 1000) if milliseconds > 0 else link

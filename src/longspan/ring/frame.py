@@ -1,0 +1,108 @@
+"""The frame: the unit of bytes on a link.
+
+    offset  bytes  field
+    0       4      magic, "LSPN"
+    4       2      protocol version, big-endian
+    6       1      kind
+    7       1      reserved, 0
+    8       4      header length, big-endian
+    12      8      payload length, big-endian
+    20      …      header: msgpack (see `messages`), then the payload: raw tensor bytes
+
+Lengths are checked against bounds before anything is allocated. The layout of the first 20 bytes and of `Hello` and
+`Refuse` never changes, so that peers of two versions can tell each other what they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import struct
+
+from longspan.errors import ProtocolError
+
+PROTOCOL_VERSION = 1
+"""Raised with any change of a field that travels."""
+
+MAGIC = b"LSPN"
+PREFIX = struct.Struct(">4sHBBIQ")
+MAX_HEADER_BYTES = 8 << 20
+MAX_PAYLOAD_BYTES = 256 << 20
+MAX_HANDSHAKE_HEADER_BYTES = 64 << 10
+
+
+class Kind(enum.IntEnum):
+    """What a frame carries."""
+
+    HELLO = 1
+    REFUSE = 2
+    PROGRESS = 3
+    READY = 4
+    WELCOME = 5
+    ITERATION = 6
+    RESULT = 7
+    PING = 8
+    PONG = 9
+    FAILED = 10
+    PASSED = 11
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame. `payload` is any object with the buffer protocol, contiguous bytes."""
+
+    kind: Kind
+    header: bytes
+    payload: bytes | memoryview = b""
+
+    def parts(self) -> list[bytes | memoryview]:
+        """The frame as buffers to write one after the other."""
+        prefix = PREFIX.pack(MAGIC, PROTOCOL_VERSION, self.kind, 0, len(self.header), len(self.payload))
+        return [prefix, self.header, self.payload] if len(self.payload) else [prefix + self.header]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prefix:
+    """The first 20 bytes of a frame, checked."""
+
+    version: int
+    kind: Kind
+    header_bytes: int
+    payload_bytes: int
+
+
+def read_prefix(
+    data: bytes | bytearray | memoryview,
+    max_header_bytes: int = MAX_HEADER_BYTES,
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+) -> Prefix:
+    """Decode and check the first 20 bytes of a frame.
+
+    Raises ProtocolError when they are not a frame, or announce more than the bounds allow. Only a Hello or a Refuse
+    may be of another protocol version.
+    """
+    magic, version, kind, _, header_bytes, payload_bytes = PREFIX.unpack(data)
+    if magic != MAGIC:
+        raise ProtocolError(
+            f"the peer does not speak Longspan: it sent {bytes(magic)!r} where {MAGIC!r} was expected. "
+            "Check that the address is that of a `longspan stage`."
+        )
+    try:
+        known = Kind(kind)
+    except ValueError:
+        raise ProtocolError(
+            f"frame of unknown kind {kind} (protocol {version}, ours is {PROTOCOL_VERSION})"
+        ) from None
+    if version != PROTOCOL_VERSION and known not in (Kind.HELLO, Kind.REFUSE):
+        raise ProtocolError(
+            f"frame of protocol {version}, ours is {PROTOCOL_VERSION}: install the same Longspan on both"
+        )
+    if header_bytes > max_header_bytes:
+        raise ProtocolError(
+            f"frame announces a header of {header_bytes} bytes, at most {max_header_bytes} are allowed"
+        )
+    if payload_bytes > max_payload_bytes:
+        raise ProtocolError(
+            f"frame announces {payload_bytes} bytes of tensors, at most {max_payload_bytes} are allowed"
+        )
+    return Prefix(version, known, header_bytes, payload_bytes)

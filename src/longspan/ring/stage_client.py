@@ -1,0 +1,134 @@
+"""One remote stage, as the coordinator talks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from longspan import __version__
+from longspan.errors import ProtocolError, RingError
+from longspan.ring.delay import delayed
+from longspan.ring.frame import PROTOCOL_VERSION, Frame, Kind
+from longspan.ring.link import Link
+from longspan.ring.messages import Assignment, Failed, Hello, Ping, Progress, Ready, Refuse, decode, encode
+from longspan.ring.ring_plan import StagePlace
+from longspan.ring.tcp import TcpLink, connect
+from longspan.runtime.base import Capacity
+from longspan.status import StageStatus
+
+CONNECT_SECONDS = 10.0
+LOAD_SECONDS = 900.0
+"""Longest time between two signs of life of a stage that loads its layers."""
+
+
+class StageClient:
+    """The control link to one stage. state, detail: for a person."""
+
+    def __init__(self, place: StagePlace, on_progress: Callable[[str], None]) -> None:
+        assert place.address is not None
+        self.place = place
+        self.state = "missing"
+        self.detail = "not connected yet"
+        self.name = f"stage {place.index} (layers {place.start}-{place.end}, {place.address[0]}:{place.address[1]})"
+        self._address = place.address
+        self._on_progress = on_progress
+        self._link: Link | None = None
+        self._ready: Ready | None = None
+        self._pings: dict[int, float] = {}
+        self._ping_number = 0
+
+    @property
+    def link(self) -> Link:
+        """The open link."""
+        assert self._link is not None
+        return self._link
+
+    async def open(self, ring: str, digest: str, assignment: Assignment, delay_ms: float) -> Capacity:
+        """Connect, hand over the assignment, wait until the stage is ready. Raises RingError naming the stage."""
+        try:
+            raw = await connect(*self._address, CONNECT_SECONDS)
+            self._link = delayed(raw, delay_ms)
+            hello = Hello(PROTOCOL_VERSION, __version__, "coordinator", ring, digest, assignment=assignment)
+            await self._link.send(encode(hello))
+            self.state, self.detail = "loading", "connected"
+            ready = await self._await_ready(raw)
+        except RingError as error:
+            if self.state != "failed":
+                self.state = "missing" if self._link is None else "failed"
+            self.detail = str(error)
+            raise RingError(f"{self.name}: {error}") from None
+        self._ready = ready
+        self.state, self.detail = "ready", ""
+        raw.open_payloads()
+        return Capacity(ready.slots, ready.cells_per_slot, ready.max_rows, ready.exact_rows)
+
+    async def _await_ready(self, raw: TcpLink) -> Ready:
+        while True:
+            try:
+                frame = await asyncio.wait_for(raw.receive(), LOAD_SECONDS)
+            except TimeoutError:
+                raise RingError(f"no sign of life for {LOAD_SECONDS:g} s while loading") from None
+            if frame.kind is Kind.PROGRESS:
+                self.detail = decode(frame, Progress).text
+                self._on_progress(f"stage {self.place.index}: {self.detail}")
+            elif frame.kind is Kind.READY:
+                return _checked(decode(frame, Ready))
+            elif frame.kind is Kind.REFUSE:
+                raise RingError(f"refused: {decode(frame, Refuse).reason}")
+            elif frame.kind is Kind.FAILED:
+                raise RingError(decode(frame, Failed).reason)
+            else:
+                raise ProtocolError(f"unexpected {frame.kind.name} frame before the stage was ready")
+
+    async def receive(self) -> Frame:
+        """The next frame that is not a Pong."""
+        while True:
+            frame = await self.link.receive()
+            if frame.kind is not Kind.PONG:
+                return frame
+            sent = self._pings.pop(decode(frame, Ping).number, None)
+            if sent is not None:
+                self.link.statistics.round_trip = time.perf_counter() - sent
+
+    async def ping(self) -> None:
+        """Ask for a sign of life. A lost link is noticed by `receive`, not here."""
+        self._ping_number += 1
+        self._pings[self._ping_number] = time.perf_counter()
+        if len(self._pings) > 64:
+            self._pings.pop(next(iter(self._pings)))
+        try:
+            await self.link.send(encode(Ping(self._ping_number)))
+        except RingError:
+            return
+
+    async def close(self) -> None:
+        """Close the link."""
+        if self._link is not None:
+            await self._link.close()
+
+    def status(self, compute_ms: float | None) -> StageStatus:
+        """The stage for a person."""
+        round_trip = self._link.statistics.round_trip if self._link is not None else None
+        ready = self._ready
+        return StageStatus(
+            self.place.index,
+            self.place.start,
+            self.place.end,
+            f"{self._address[0]}:{self._address[1]}",
+            self.state,
+            self.detail,
+            ready.pid if ready else None,
+            None if round_trip is None else round_trip * 1000,
+            compute_ms,
+            ready.slots if ready else None,
+            ready.cells_per_slot if ready else None,
+            ready.exact_rows if ready else None,
+            ready.memory_bytes if ready else None,
+        )
+
+
+def _checked(ready: Ready) -> Ready:
+    if min(ready.slots, ready.cells_per_slot, ready.max_rows, ready.exact_rows) < 1:
+        raise ProtocolError(f"the stage announces an impossible capacity: {ready}")
+    return ready

@@ -1,0 +1,148 @@
+"""One llama.cpp model with one context, and the batch buffers that live as long as it does."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_float, c_int8, c_int32
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from longspan.errors import LongspanError, ModelError
+from longspan.llamacpp.library import Library
+from longspan.llamacpp.structs import Batch
+from longspan.runtime.base import Activations
+
+_FLASH_ATTENTION_AUTO = -1
+
+
+class LlamaContext:
+    """A loaded stage file with `slots` KV streams of `cells` positions each.
+
+    Rows come in as embeddings, never as tokens. At most `max_rows` rows a call, of which `max_outputs` may be
+    marked as outputs. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        path: Path,
+        *,
+        slots: int,
+        cells: int,
+        threads: int,
+        max_rows: int,
+        max_outputs: int,
+        callback: Any = None,
+        unified: bool = False,
+    ) -> None:
+        self._library = library
+        self._callback = callback
+        self._model: int | None = None
+        self._context: int | None = None
+        library.explain()
+        self._model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
+        if not self._model:
+            raise ModelError(f"llama.cpp cannot load {path}: {library.explain() or 'no reason given'}")
+        self.width: int = library.llama_model_n_embd(self._model)
+        vocabulary = library.llama_model_get_vocab(self._model)
+        self.vocabulary: int = library.llama_vocab_n_tokens(vocabulary)
+        self._context = self._open(slots, cells, threads, max_rows, max_outputs, unified)
+        self.cells: int = library.llama_n_ctx_seq(self._context)
+        self._memory = library.llama_get_memory(self._context)
+        self._allocate(max_rows)
+
+    def _open(self, slots: int, cells: int, threads: int, max_rows: int, max_outputs: int, unified: bool) -> int:
+        parameters = self._library.llama_context_default_params()
+        parameters.n_ctx = slots * cells
+        parameters.n_seq_max = slots
+        parameters.n_batch = parameters.n_ubatch = max_rows
+        parameters.n_outputs_max = max_outputs
+        parameters.n_outputs_max_per_seq = max_outputs
+        parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.flash_attn_type = _FLASH_ATTENTION_AUTO
+        # Separate streams keep the cells of a sequence in order whatever was trimmed before: rows stay bit-exact.
+        parameters.kv_unified = unified
+        # A sliding-window cache forgets positions that a trim may need again.
+        parameters.swa_full = True
+        if self._callback is not None:
+            parameters.cb_eval = ctypes.cast(self._callback, ctypes.c_void_p)
+        context: int | None = self._library.llama_init_from_model(self._model, parameters)
+        if not context:
+            reason = self._library.explain() or "not enough memory?"
+            self.close()
+            raise LongspanError(
+                f"llama.cpp cannot make a context of {slots} slots with {cells} positions each: {reason}. "
+                "Use fewer slots (--slots) or a shorter context (--context)."
+            )
+        return context
+
+    def _allocate(self, max_rows: int) -> None:
+        self._positions = np.zeros(max_rows, np.int32)
+        self._sequence_ids = np.zeros(max_rows, np.int32)
+        self._counts = np.ones(max_rows, np.int32)
+        self._outputs = np.zeros(max_rows, np.int8)
+        addresses = self._sequence_ids.ctypes.data + 4 * np.arange(max_rows, dtype=np.uintp)
+        self._sequence_pointers = np.ascontiguousarray(addresses)
+        self._batch = Batch()
+        self._batch.pos = self._positions.ctypes.data_as(POINTER(c_int32))
+        self._batch.n_seq_id = self._counts.ctypes.data_as(POINTER(c_int32))
+        self._batch.seq_id = self._sequence_pointers.ctypes.data_as(POINTER(POINTER(c_int32)))
+        self._batch.logits = self._outputs.ctypes.data_as(POINTER(c_int8))
+
+    def decode(
+        self,
+        activations: Activations,
+        positions: npt.NDArray[np.int32],
+        slots: npt.NDArray[np.int32],
+        outputs: npt.NDArray[np.int8] | None,
+    ) -> str:
+        """Run the rows; returns an empty string, or why llama.cpp could not.
+
+        activations: (rows, width) float32, C order. positions, slots: (rows,). outputs: (rows,) of 0 and 1, or None
+        when every row is an output.
+        """
+        rows = len(positions)
+        self._positions[:rows] = positions
+        self._sequence_ids[:rows] = slots
+        self._outputs[:rows] = 1 if outputs is None else outputs
+        self._batch.n_tokens = rows
+        self._batch.embd = ctypes.cast(activations.ctypes.data, POINTER(c_float))
+        status: int = self._library.llama_decode(self._context, self._batch)
+        if status == 0:
+            return ""
+        meaning = {1: "no room in the KV cache", 2: "aborted", -1: "the batch was refused", -2: "out of memory"}
+        detail = self._library.explain()
+        return f"llama_decode: {meaning.get(status, f'error {status}')}" + (f" ({detail})" if detail else "")
+
+    def logits(self, row: int) -> npt.NDArray[np.float32]:
+        """Logits of an output row of the last call, shape (vocabulary,): a view, valid until the next call.
+
+        row: index of the row in the batch, whatever order it was computed in.
+        """
+        pointer = self._library.llama_get_logits_ith(self._context, row)
+        if not pointer:
+            raise LongspanError(f"llama.cpp has no logits for row {row}: {self._library.explain()}")
+        return np.ctypeslib.as_array(pointer, shape=(self.vocabulary,))
+
+    def trim(self, slot: int, keep: int) -> None:
+        """Remove the cells of `slot` from position `keep` on."""
+        if not self._library.llama_memory_seq_rm(self._memory, slot, keep, -1):
+            raise LongspanError(f"llama.cpp cannot trim slot {slot} to {keep} positions")
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Make the empty slot `target` hold the first `length` positions of `source`."""
+        # Between streams llama.cpp copies whole sequences only; a range would end the process.
+        self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        self.trim(target, length)
+
+    def close(self) -> None:
+        """Release context and model."""
+        context, self._context = self._context, None
+        model, self._model = self._model, None
+        if context:
+            self._library.llama_free(context)
+        if model:
+            self._library.llama_model_free(model)

@@ -1,0 +1,90 @@
+"""Finds from how many rows on a row depends on what else is in the batch.
+
+Backends choose another kernel for larger batches (llama.cpp's CPU attention from 64 rows on), and its sums differ
+in the last bits. Below that limit every row is computed exactly as if it were alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from longspan.errors import LongspanError
+from longspan.runtime.llama.context import LlamaContext
+from longspan.runtime.llama.residual import ResidualReader
+
+_HISTORY = 8
+"""Positions before the compared rows, and how many rows are compared."""
+
+_GUESSES = (64, 128, 256, 512)
+"""Where kernels are known to change; tried before searching."""
+
+
+class ExactnessProbe:
+    """Compares rows run together with the same rows run one at a time, bit for bit, on slot 0.
+
+    The slot is empty afterwards.
+    """
+
+    def __init__(self, context: LlamaContext, reader: ResidualReader | None, max_rows: int) -> None:
+        self._context = context
+        self._reader = reader
+        # A context shorter than the largest batch cannot hold one, and never has to.
+        self._max_rows = min(max_rows, context.cells - _HISTORY)
+        generator = np.random.default_rng(0)
+        self._input = generator.standard_normal((_HISTORY + max_rows, context.width)).astype(np.float32)
+        self._alone: list[npt.NDArray[np.float32]] = []
+
+    def find(self) -> int:
+        """The limit: fewer rows than this in a batch are exact. At least 2; `max_rows` + 1 when all are."""
+        if self._max_rows < 2:
+            return 2
+        self._alone = [self._run(position, 1)[0] for position in range(2 * _HISTORY)][_HISTORY:]
+        low, high = 1, self._max_rows + 1
+        for guess in _GUESSES:
+            if low < guess - 1 < high and not self._exact(guess - 1):
+                high = guess - 1
+                break
+            low = max(low, min(guess - 1, high - 1))
+            if guess < high and not self._exact(guess):
+                high = guess
+                break
+        if high == self._max_rows + 1 and self._exact(self._max_rows):
+            low = self._max_rows
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._exact(middle):
+                low = middle
+            else:
+                high = middle
+        self._context.trim(0, 0)
+        return max(2, high)
+
+    def _exact(self, rows: int) -> bool:
+        self._context.trim(0, _HISTORY)
+        together = self._run(_HISTORY, rows)
+        return all(np.array_equal(row, alone) for row, alone in zip(together, self._alone, strict=False))
+
+    def _run(self, start: int, rows: int) -> list[npt.NDArray[np.float32]]:
+        """Results of the first rows of a batch at `start`: logits on the last stage, else residuals."""
+        compared = min(rows, _HISTORY)
+        positions = np.arange(start, start + rows, dtype=np.int32)
+        outputs = np.zeros(rows, np.int8)
+        outputs[:compared] = 1
+        for _ in range(2):  # the reader may have to look at names once more
+            self._context.trim(0, start)
+            if self._reader is not None:
+                self._reader.prepare()
+            failure = self._context.decode(
+                self._input[start : start + rows],
+                positions,
+                np.zeros(rows, np.int32),
+                outputs if self._reader is None else None,
+            )
+            if failure:
+                raise LongspanError(f"the self-check of {rows} rows failed: {failure}")
+            if self._reader is None:
+                return [self._context.logits(row).copy() for row in range(compared)]
+            if self._reader.finish(rows, 1):
+                return [self._reader.buffer[row].copy() for row in range(compared)]
+        raise LongspanError("the self-check could not read this stage's residual tensor")

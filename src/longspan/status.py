@@ -1,0 +1,68 @@
+"""What the ring and the engine say of themselves: shared by engine, server and command line."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class StageStatus(msgspec.Struct, frozen=True):
+    """One stage as the coordinator sees it.
+
+    state: "loading", "ready", "missing" or "failed"; detail: the newest line about it. address: "in this process"
+    when the coordinator holds the stage. round_trip_ms: of the newest ping. compute_ms: of the newest iteration.
+    """
+
+    index: int
+    start: int
+    end: int
+    address: str
+    state: str
+    detail: str = ""
+    pid: int | None = None
+    round_trip_ms: float | None = None
+    compute_ms: float | None = None
+    slots: int | None = None
+    cells_per_slot: int | None = None
+    exact_rows: int | None = None
+    memory_bytes: int | None = None
+
+
+class RingStatus(msgspec.Struct, frozen=True):
+    """The whole ring. epoch: raised each time the ring forms again. link_delay_ms: emulated, one way."""
+
+    model_id: str
+    digest: str
+    epoch: int
+    layers: int
+    stages: tuple[StageStatus, ...]
+    link_delay_ms: float = 0.0
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether requests can be served; `missing` says in sentences what is not there yet."""
+
+    ready: bool
+    missing: tuple[str, ...] = ()
+
+
+class EngineStatistics(msgspec.Struct, frozen=True):
+    """Figures of the engine since it started; times in seconds.
+
+    kv_usage: share of all slots' cells in use. iteration_rows: rows of all iterations together.
+    """
+
+    running: int
+    waiting: int
+    kv_usage: float
+    slots: int
+    free_slots: int
+    in_flight: int
+    requests_finished: int
+    requests_failed: int
+    requests_cancelled: int
+    prompt_tokens: int
+    generated_tokens: int
+    iterations: int
+    mixed_iterations: int
+    iteration_rows: int
+    preemptions: int
