@@ -15,7 +15,7 @@ def ring_table(ring: RingStatus) -> str:
             stage.index,
             f"{stage.start}-{stage.end}",
             stage.state,
-            stage.address or "here",
+            stage.address,
             stage.pid,
             None if stage.memory_bytes is None else human_bytes(stage.memory_bytes),
             stage.compute_ms,
