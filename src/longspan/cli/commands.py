@@ -37,6 +37,9 @@ class Family(NamedTuple):
 FAMILIES: tuple[Family, ...] = ()
 
 COMMANDS: tuple[Command, ...] = (
+    Command("demo", "longspan.cli.demo:demo", SERVE, "see it answer, split over processes with slow links"),
+    Command("serve", "longspan.cli.serve:serve", SERVE, "serve a model over the OpenAI API"),
+    Command("stage", "longspan.cli.stage:stage", SERVE, "hold some layers for a coordinator elsewhere"),
     Command("complete", "longspan.cli.complete:complete", ASK, "continue one prompt and stop"),
     Command("chat", "longspan.cli.chat:chat", ASK, "talk to it in this terminal"),
     Command("doctor", "longspan.cli.doctor:doctor", CHECK, "what this machine has, and what is wrong with it"),

@@ -109,6 +109,7 @@ def _facts(machine: Machine) -> Iterator[tuple[str, str]]:
         "cores",
         f"{machine.cores_physical} physical, {machine.cores_logical} logical, {machine.cores_usable:g} usable here",
     )
+    yield "threads", f"{machine.default_threads} for a stage, unless --threads says otherwise"
     yield (
         "memory",
         f"{human_bytes(machine.memory_available)} free of {human_bytes(machine.memory_total)}",

@@ -78,7 +78,9 @@ def local_server(arguments: Sequence[str]) -> Iterator[LocalServer]:
                 if found := LISTENING.match(line.rstrip()):
                     yield LocalServer(found[1], int(found[2]))
                     return
-            raise LongspanError(f"longspan serve ended with exit code {process.wait()} before it was ready; see above.")
+            raise LongspanError(
+                f"longspan serve ended with exit code {process.wait()} before it was ready; see above."
+            )
         finally:
             process.terminate()
             try:

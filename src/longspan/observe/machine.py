@@ -19,6 +19,7 @@ from longspan.errors import RuntimeUnavailableError
 from longspan.llamacpp import structs
 from longspan.llamacpp.library import Library, load_library
 from longspan.model.storage import cache_directory
+from longspan.ring.llama_loader import default_threads
 
 _DEVICE_KINDS = ("cpu", "gpu", "integrated gpu", "accelerator")
 """enum ggml_backend_dev_type, in its order."""
@@ -49,6 +50,7 @@ class Machine(msgspec.Struct, frozen=True):
     """This machine. Sizes in bytes.
 
     cores_usable: logical cores that this process may use (affinity and cgroup quota applied).
+    default_threads: what a stage computes with when nothing is said.
     open_files: soft limit of open files; None when there is no limit.
     """
 
@@ -58,6 +60,7 @@ class Machine(msgspec.Struct, frozen=True):
     cores_physical: int
     cores_logical: int
     cores_usable: float
+    default_threads: int
     memory_total: int
     memory_available: int
     python: str
@@ -82,6 +85,7 @@ def describe_machine(library_path: str | None = None) -> Machine:
         cores_physical=psutil.cpu_count(logical=False) or 1,
         cores_logical=psutil.cpu_count() or 1,
         cores_usable=_usable_cores(),
+        default_threads=default_threads(),
         memory_total=memory.total,
         memory_available=memory.available,
         python=platform.python_version(),

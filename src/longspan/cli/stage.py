@@ -1,0 +1,56 @@
+"""`longspan stage`: hold some layers of a model for a coordinator elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from longspan.cli.progress import ProgressBars
+from longspan.cli.stopping import run_until_stopped
+
+
+def stage(
+    *,
+    model: str,
+    listen: str = "127.0.0.1:0",
+    threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    library: str | None = None,
+) -> None:
+    """Hold some layers of a model, and run them for a coordinator.
+
+    Waits until a coordinator that serves the same model connects (longspan serve --ring …), which says what layers
+    this stage gets. When the coordinator goes, the stage keeps its layers and waits for the next one.
+
+    For example:
+
+        longspan stage --model demo --listen 0.0.0.0:7001
+        longspan stage --model /models/demo-package --listen 192.0.2.7:7001 --threads 4
+
+    Parameters
+    ----------
+    model
+        The model; the coordinator must serve the same one.
+    listen
+        HOST:PORT to listen on. Port 0 takes any free port and tells which.
+    threads
+        Threads to compute with (default: all cores).
+    library
+        Another libllama of the same build, for example with CUDA.
+    """
+    from longspan.model.reference import resolve
+    from longspan.ring.llama_loader import LlamaLoader
+    from longspan.ring.ring_plan import parse_address
+    from longspan.ring.stage_server import serve_stage
+
+    host, port = parse_address(listen)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    loader = LlamaLoader(resolve(model, progress=ProgressBars()), threads=threads, library=library)
+
+    def tell(bound_port: int) -> None:
+        print(f"stage listening on {host}:{bound_port}", flush=True)
+
+    run_until_stopped(serve_stage(loader, host, port, tell))
