@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
+
+SWITCH_SECONDS = 0.0002
+"""How long one Python thread may keep the interpreter from another. A runtime's thread comes back into Python for
+every graph node's callback, and must not wait there for the thread that serves the links."""
 
 
 class Worker:
@@ -17,6 +22,7 @@ class Worker:
     """
 
     def __init__(self, name: str) -> None:
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]] | None]
         self._queue = queue.SimpleQueue()

@@ -1,0 +1,126 @@
+"""Starts stages somewhere, watches them and stops them."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import collections
+import contextlib
+import logging
+import os
+import sys
+
+import msgspec
+
+from longspan.errors import RingError
+from longspan.ring.ring_plan import parse_address
+from longspan.ring.stage_process import StageOptions
+
+START_SECONDS = 60.0
+STOP_SECONDS = 3.0
+_PREFIX = "stage listening on "
+
+log = logging.getLogger(__name__)
+
+
+class StageHandle(abc.ABC):
+    """A started stage. address: where it listens. pid: None when it has none here."""
+
+    address: tuple[str, int]
+    pid: int | None
+
+    @property
+    @abc.abstractmethod
+    def running(self) -> bool:
+        """False once the stage has ended, for whatever reason."""
+
+    @abc.abstractmethod
+    async def stop(self) -> None:
+        """End the stage and wait until it is gone. Calling it twice is allowed."""
+
+
+class Launcher(abc.ABC):
+    """Starts stages."""
+
+    @abc.abstractmethod
+    async def start(self, index: int, options: StageOptions) -> StageHandle:
+        """Start stage `index` and wait until it listens. Raises RingError with what it said when it does not."""
+
+
+class LocalLauncher(Launcher):
+    """Stages as child processes. They end when this process does, even when it is killed."""
+
+    async def start(self, index: int, options: StageOptions) -> StageHandle:
+        """See `Launcher.start`."""
+        options = msgspec.structs.replace(options, follow_parent=True)
+        environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "longspan.ring.stage_process",
+            msgspec.json.encode(options).decode(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+        )
+        handle = LocalStage(index, process)
+        try:
+            await handle.await_listening()
+        except BaseException:
+            await handle.stop()
+            raise
+        return handle
+
+
+class LocalStage(StageHandle):
+    """A stage in a child process."""
+
+    def __init__(self, index: int, process: asyncio.subprocess.Process) -> None:
+        self.address = ("127.0.0.1", 0)
+        self.pid = process.pid
+        self._index = index
+        self._process = process
+        self._last_lines: collections.deque[str] = collections.deque(maxlen=20)
+        self._relay = asyncio.create_task(self._read_errors())
+
+    @property
+    def running(self) -> bool:
+        """See `StageHandle.running`."""
+        return self._process.returncode is None
+
+    async def await_listening(self) -> None:
+        """Wait for the line that says where the stage listens."""
+        assert self._process.stdout is not None
+        try:
+            line = (await asyncio.wait_for(self._process.stdout.readline(), START_SECONDS)).decode().strip()
+        except TimeoutError:
+            raise RingError(f"stage {self._index} did not listen within {START_SECONDS:g} s of its start") from None
+        if not line.startswith(_PREFIX):
+            await self._process.wait()
+            await self._relay
+            said = "\n".join(self._last_lines) or line or f"exit code {self._process.returncode}"
+            raise RingError(f"stage {self._index} could not start: {said}")
+        self.address = parse_address(line.removeprefix(_PREFIX))
+
+    async def stop(self) -> None:
+        """See `StageHandle.stop`."""
+        if self.running:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.kill()
+                await self._process.wait()
+        await asyncio.gather(self._relay, return_exceptions=True)
+
+    async def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        while line := await self._process.stderr.readline():
+            text = line.decode("utf-8", "replace").rstrip()
+            self._last_lines.append(text)
+            log.warning("stage %d: %s", self._index, text)

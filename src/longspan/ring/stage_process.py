@@ -1,0 +1,80 @@
+"""The main of a stage process: `longspan stage`, and what the local launcher starts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from longspan.errors import LongspanError
+
+
+class StageOptions(msgspec.Struct, frozen=True):
+    """What a stage process needs to know before a coordinator calls.
+
+    follow_parent: end when standard input is closed, which happens whenever the parent process goes.
+    """
+
+    model: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    threads: int | None = None
+    library: str | None = None
+    follow_parent: bool = False
+
+
+def announce(host: str, port: int) -> None:
+    """Print the line that says where the stage listens; launchers wait for it."""
+    print(f"stage listening on {host}:{port}", flush=True)  # noqa: T201 - this line is the command's result
+
+
+async def run_stage(options: StageOptions, on_listening: Callable[[str, int], None] = announce) -> None:
+    """Serve until a signal ends the process. Raises LongspanError when the model or the address cannot be used."""
+    # A stage may share its machine with others: idle OpenMP threads must sleep, not spin on a core that they need.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from longspan.model.reference import resolve
+    from longspan.ring.llama_loader import LlamaLoader
+    from longspan.ring.stage_server import serve_stage
+
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    if options.follow_parent:
+        _cancel_with_parent(loop, task)
+    try:
+        loader = LlamaLoader(resolve(options.model), threads=options.threads, library=options.library)
+        await serve_stage(loader, options.host, options.port, lambda port: on_listening(options.host, port))
+    except asyncio.CancelledError:
+        return
+
+
+def _cancel_with_parent(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        loop.call_soon_threadsafe(task.cancel)
+
+    threading.Thread(target=watch, name="longspan-parent-watch", daemon=True).start()
+
+
+def main() -> int:
+    """Run a stage described by one JSON argument: what the local launcher starts, without a command line parser."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(run_stage(msgspec.json.decode(sys.argv[1], type=StageOptions)))
+    except LongspanError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a launcher shows this to the person
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
