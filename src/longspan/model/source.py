@@ -6,7 +6,7 @@ import abc
 import functools
 from pathlib import Path
 
-from longspan.errors import ModelError
+from longspan.errors import ModelError, PackageError
 from longspan.model import description as describe
 from longspan.model.architecture import find_architecture
 from longspan.model.compose import (
@@ -16,11 +16,13 @@ from longspan.model.compose import (
     StageParts,
     check_range,
     compose_stage,
+    is_composed,
 )
 from longspan.model.description import ModelDescription
 from longspan.model.digest import file_digest
 from longspan.model.embedding import TokenEmbedding
-from longspan.model.gguf_file import GgufFile
+from longspan.model.gguf_file import GgufFile, Tensor, read_gguf
+from longspan.model.package import Artifact, artifact_path, check_present, read_manifest
 from longspan.model.progress import Progress, SilentProgress
 from longspan.model.shards import open_model
 from longspan.model.storage import cache_directory
@@ -69,6 +71,8 @@ class ModelSource(abc.ABC):
         check_range(start, end, self.description.layers)
         name = f"{start:04d}-{end:04d}-v{COMPOSER_VERSION}.gguf"
         target = cache_directory() / "stages" / self.digest / name
+        if is_composed(target):
+            return target
         return compose_stage(self._parts(start, end), start, end, target, self._progress)
 
 
@@ -90,9 +94,7 @@ class GgufSource(ModelSource):
     def _describe(self, model_id: str | None) -> ModelDescription:
         file, name = self.file, self.architecture.name
         layers, width = describe.layers_of(file), describe.width_of(file)
-        embedding = file.tensors.get(EMBEDDING)
-        if embedding is None:
-            raise ModelError(f"{self.path} has no {EMBEDDING}; it is not a complete language model.")
+        embedding = _embedding_of(file)
         return ModelDescription(
             model_id=model_id or describe.model_id_of(self.path),
             name=str(file.value("general.name") or describe.model_id_of(self.path)),
@@ -118,8 +120,7 @@ class GgufSource(ModelSource):
 
     @property
     def chat_template(self) -> str | None:
-        value = self.file.value("tokenizer.chat_template")
-        return value if isinstance(value, str) else None
+        return _chat_template(self.file)
 
     def vocabulary_file(self) -> Path:
         return self.path
@@ -132,6 +133,99 @@ class GgufSource(ModelSource):
         return StageParts(
             self.architecture, self.file.metadata, self.file.tensors, known.layers, known.width, known.vocabulary
         )
+
+
+class PackageSource(ModelSource):
+    """A layer package, of which only the artifacts of the asked stages need to be there."""
+
+    def __init__(self, directory: Path, *, progress: Progress | None = None) -> None:
+        """Read package.json and metadata.gguf.
+
+        Raises PackageError when one is missing or damaged, ArchitectureError when the architecture cannot be split.
+        """
+        super().__init__(progress)
+        self.directory = directory
+        self.manifest = read_manifest(directory)
+        self.architecture = find_architecture(self.manifest.architecture)
+        self._metadata = self._open(self.manifest.artifact("metadata"))
+        if self._metadata.architecture != self.manifest.architecture:
+            raise PackageError(
+                f"{self._metadata.path} is of the architecture {self._metadata.architecture!r}, package.json says "
+                f"{self.manifest.architecture!r}: these files belong to different packages. Copy the package again."
+            )
+
+    def _open(self, artifact: Artifact) -> GgufFile:
+        """The artifact's header, after its sha256 was compared (from the cache while the file is unchanged)."""
+        check_present(self.directory, [artifact])
+        path = artifact_path(self.directory, artifact)
+        found = file_digest([path], self._progress)
+        if found != artifact.sha256:
+            raise PackageError(
+                f"the package {self.directory} is damaged: {artifact.path} has the sha256 {found}, "
+                f"package.json says {artifact.sha256}. Copy this file again."
+            )
+        file = read_gguf(path)
+        if len(file.tensors) != artifact.tensor_count:
+            raise PackageError(
+                f"{path} holds {len(file.tensors)} tensors, package.json says {artifact.tensor_count}. "
+                "Split the model again."
+            )
+        return file
+
+    @functools.cached_property
+    def description(self) -> ModelDescription:
+        known = self.manifest
+        return ModelDescription(
+            model_id=known.model_id,
+            name=known.name,
+            architecture=known.architecture,
+            layers=known.layer_count,
+            width=known.width,
+            vocabulary=known.vocabulary,
+            context_length=known.context_length,
+            quantisation=known.quantisation,
+            embedding_scale=describe.embedding_scale_of(self.architecture, self._metadata, known.width),
+            activation_dtypes=self.architecture.activation_dtypes,
+            tied_embeddings=known.tied_embeddings,
+        )
+
+    @property
+    def digest(self) -> str:
+        return self.manifest.digest
+
+    @property
+    def chat_template(self) -> str | None:
+        return _chat_template(self._metadata)
+
+    def vocabulary_file(self) -> Path:
+        return self._metadata.path
+
+    def token_embedding(self, library: str | None = None) -> TokenEmbedding:
+        file = self._open(self.manifest.artifact("embedding"))
+        return TokenEmbedding(_embedding_of(file), self.description.embedding_scale, library)
+
+    def _parts(self, start: int, end: int) -> StageParts:
+        needed = self.manifest.needed(start, end)
+        check_present(self.directory, needed)
+        tensors: dict[str, Tensor] = {}
+        for artifact in needed:
+            tensors.update(self._open(artifact).tensors)
+        known = self.manifest
+        return StageParts(
+            self.architecture, self._metadata.metadata, tensors, known.layer_count, known.width, known.vocabulary
+        )
+
+
+def _embedding_of(file: GgufFile) -> Tensor:
+    embedding = file.tensors.get(EMBEDDING)
+    if embedding is None:
+        raise ModelError(f"{file.path} has no {EMBEDDING}; it is not a complete language model.")
+    return embedding
+
+
+def _chat_template(file: GgufFile) -> str | None:
+    value = file.value("tokenizer.chat_template")
+    return value if isinstance(value, str) else None
 
 
 def _file_type(file: GgufFile) -> int | None:
