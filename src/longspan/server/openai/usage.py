@@ -1,0 +1,57 @@
+"""What an answer cost and how long it took."""
+
+from __future__ import annotations
+
+import msgspec
+
+from longspan.request import Timings
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """cached_tokens: prompt tokens whose KV was there already."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one HTTP request; a prompt counts once, however many choices were asked for."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class AnswerMetrics(msgspec.Struct, frozen=True):
+    """How one answer went, on `return_metrics`. Milliseconds, measured in the engine.
+
+    time_to_first_token_ms: from arrival, queue included. generation_time_ms: from the first token to the last.
+    mean_itl_ms: generation time over the tokens after the first.
+    """
+
+    time_to_first_token_ms: float
+    generation_time_ms: float
+    queue_time_ms: float
+    mean_itl_ms: float
+    tokens_per_second: float
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Usage:
+    """Usage with its total."""
+    return Usage(
+        prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, PromptTokensDetails(cached_tokens)
+    )
+
+
+def answer_metrics(timings: Timings | None) -> AnswerMetrics | None:
+    """The metrics block of a finished answer."""
+    if timings is None:
+        return None
+    later_tokens = max(timings.generated_tokens - 1, 1)
+    return AnswerMetrics(
+        time_to_first_token_ms=timings.time_to_first_token_seconds * 1000,
+        generation_time_ms=timings.generation_seconds * 1000,
+        queue_time_ms=timings.queue_seconds * 1000,
+        mean_itl_ms=timings.generation_seconds * 1000 / later_tokens,
+        tokens_per_second=timings.tokens_per_second,
+    )
