@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from longspan.errors import ModelError
@@ -27,20 +27,20 @@ def _note(paths: Sequence[Path]) -> Path:
     return cache_directory() / "digests" / f"{name}.json"
 
 
-def compute_digest(paths: Sequence[Path], progress: Progress) -> str:
-    """sha256 (hex) over the bytes of the files, one after the other. Raises ModelError when one cannot be read."""
+def compute_digest(paths: Sequence[Path], advance: Callable[[int], None]) -> str:
+    """sha256 (hex) over the bytes of the files, one after the other; `advance` is told of every piece read.
+
+    Raises ModelError when one cannot be read.
+    """
     digest = hashlib.sha256()
     try:
-        progress.start(f"sha256 of {paths[0].name}", sum(path.stat().st_size for path in paths))
         for path in paths:
             with path.open("rb", buffering=0) as file:
                 while data := file.read(_CHUNK):
                     digest.update(data)
-                    progress.advance(len(data))
+                    advance(len(data))
     except OSError as error:
         raise ModelError(f"{error.filename or paths[0]} cannot be read: {error.strerror or error}.") from error
-    finally:
-        progress.finish()
     return digest.hexdigest()
 
 
@@ -54,17 +54,32 @@ def remember_digest(paths: Sequence[Path], digest: str) -> None:
         return
 
 
-def file_digest(paths: Sequence[Path], progress: Progress) -> str:
-    """sha256 over the files, from the user's cache while path, size, time and inode of each are unchanged."""
-    identity = _identity(paths)
+def remembered_digest(paths: Sequence[Path]) -> str | None:
+    """The noted digest, if path, size, time and inode of every file are as they were then."""
     try:
         noted = json.loads(_note(paths).read_bytes())
-        if noted["files"] == identity and len(noted["sha256"]) == 64:
+        if noted["files"] == _identity(paths) and len(noted["sha256"]) == 64:
             return str(noted["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # No note, or one that was damaged: it is written again below.
-    digest = compute_digest(paths, progress)
-    if _identity(paths) != identity:
-        raise ModelError(f"{paths[0]} changed while it was read. Try again when it is complete.")
+        pass  # No note, or a damaged one: the caller reads the files.
+    return None
+
+
+def file_digest(paths: Sequence[Path], progress: Progress) -> str:
+    """sha256 over the files; noted, so that the files are read once. Raises ModelError when they cannot be."""
+    noted = remembered_digest(paths)
+    if noted is not None:
+        return noted
+    try:
+        identity = _identity(paths)
+        progress.start(f"sha256 of {paths[0].name}", sum(path.stat().st_size for path in paths))
+        try:
+            digest = compute_digest(paths, progress.advance)
+        finally:
+            progress.finish()
+        if _identity(paths) != identity:
+            raise ModelError(f"{paths[0]} changed while it was read. Try again when it is complete.")
+    except OSError as error:
+        raise ModelError(f"{error.filename or paths[0]} cannot be read: {error.strerror or error}.") from error
     remember_digest(paths, digest)
     return digest

@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 
 from longspan.errors import PackageError
-from longspan.model.digest import compute_digest, remember_digest
+from longspan.model.digest import compute_digest, remember_digest, remembered_digest
 from longspan.model.progress import Progress
 
 SCHEMA_VERSION = 1
@@ -205,16 +205,38 @@ def verify(directory: Path, progress: Progress) -> Manifest:
     """
     manifest = read_manifest(directory)
     check_present(directory, manifest.artifacts)
+    _check_contents(directory, manifest.artifacts, progress)
+    return manifest
+
+
+def check_artifacts(directory: Path, artifacts: Iterable[Artifact], progress: Progress) -> None:
+    """Check these artifacts as `verify` does, but read only those that were not read before as they are now."""
+    artifacts = list(artifacts)
+    check_present(directory, artifacts)
+    unread = [
+        artifact
+        for artifact in artifacts
+        if remembered_digest([artifact_path(directory, artifact)]) != artifact.sha256
+    ]
+    if unread:
+        _check_contents(directory, unread, progress)
+
+
+def _check_contents(directory: Path, artifacts: Iterable[Artifact], progress: Progress) -> None:
+    artifacts = list(artifacts)
     wrong = []
-    for artifact in manifest.artifacts:
-        path = artifact_path(directory, artifact)
-        if compute_digest([path], progress) != artifact.sha256:
-            wrong.append(artifact.path)
-        else:
-            remember_digest([path], artifact.sha256)
+    progress.start(f"checking {directory.name}", sum(artifact.bytes for artifact in artifacts))
+    try:
+        for artifact in artifacts:
+            paths = [artifact_path(directory, artifact)]
+            if compute_digest(paths, progress.advance) == artifact.sha256:
+                remember_digest(paths, artifact.sha256)
+            else:
+                wrong.append(artifact.path)
+    finally:
+        progress.finish()
     if wrong:
         raise PackageError(
             f"the package {directory} is damaged: the sha256 of {_listed(wrong)} is not the one in {MANIFEST}. "
             "Copy these files again."
         )
-    return manifest

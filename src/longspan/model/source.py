@@ -22,7 +22,7 @@ from longspan.model.description import ModelDescription
 from longspan.model.digest import file_digest
 from longspan.model.embedding import TokenEmbedding
 from longspan.model.gguf_file import GgufFile, Tensor, read_gguf
-from longspan.model.package import Artifact, artifact_path, check_present, read_manifest
+from longspan.model.package import Artifact, artifact_path, check_artifacts, read_manifest
 from longspan.model.progress import Progress, SilentProgress
 from longspan.model.shards import open_model
 from longspan.model.storage import cache_directory
@@ -43,6 +43,16 @@ class ModelSource(abc.ABC):
     @abc.abstractmethod
     def digest(self) -> str:
         """sha256 (hex) that tells weights apart: two sources with the same digest give the same stages."""
+
+    @property
+    @abc.abstractmethod
+    def path(self) -> Path:
+        """The model file (of several shards the first), or the directory of the package."""
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """Bytes of all files of the model."""
 
     @property
     @abc.abstractmethod
@@ -86,7 +96,6 @@ class GgufSource(ModelSource):
         architecture cannot be split.
         """
         super().__init__(progress)
-        self.path = path
         self.file = open_model(path)
         self.architecture = find_architecture(self.file.architecture)
         self._description = self._describe(model_id)
@@ -112,6 +121,14 @@ class GgufSource(ModelSource):
     @property
     def description(self) -> ModelDescription:
         return self._description
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def size(self) -> int:
+        return sum(path.stat().st_size for path in self.file.paths)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -144,7 +161,7 @@ class PackageSource(ModelSource):
         Raises PackageError when one is missing or damaged, ArchitectureError when the architecture cannot be split.
         """
         super().__init__(progress)
-        self.directory = directory
+        self._directory = directory
         self.manifest = read_manifest(directory)
         self.architecture = find_architecture(self.manifest.architecture)
         self._metadata = self._open(self.manifest.artifact("metadata"))
@@ -155,15 +172,9 @@ class PackageSource(ModelSource):
             )
 
     def _open(self, artifact: Artifact) -> GgufFile:
-        """The artifact's header, after its sha256 was compared (from the cache while the file is unchanged)."""
-        check_present(self.directory, [artifact])
-        path = artifact_path(self.directory, artifact)
-        found = file_digest([path], self._progress)
-        if found != artifact.sha256:
-            raise PackageError(
-                f"the package {self.directory} is damaged: {artifact.path} has the sha256 {found}, "
-                f"package.json says {artifact.sha256}. Copy this file again."
-            )
+        """The artifact's header, after its contents were checked."""
+        check_artifacts(self._directory, [artifact], self._progress)
+        path = artifact_path(self._directory, artifact)
         file = read_gguf(path)
         if len(file.tensors) != artifact.tensor_count:
             raise PackageError(
@@ -190,6 +201,14 @@ class PackageSource(ModelSource):
         )
 
     @property
+    def path(self) -> Path:
+        return self._directory
+
+    @property
+    def size(self) -> int:
+        return sum(artifact.bytes for artifact in self.manifest.artifacts)
+
+    @property
     def digest(self) -> str:
         return self.manifest.digest
 
@@ -206,7 +225,7 @@ class PackageSource(ModelSource):
 
     def _parts(self, start: int, end: int) -> StageParts:
         needed = self.manifest.needed(start, end)
-        check_present(self.directory, needed)
+        check_artifacts(self._directory, needed, self._progress)
         tensors: dict[str, Tensor] = {}
         for artifact in needed:
             tensors.update(self._open(artifact).tensors)

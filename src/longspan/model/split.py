@@ -46,8 +46,8 @@ def split_model(source: GgufSource, out: Path, *, requantise: str | None, progre
 
     requantise: None copies every tensor raw. A type of `quantisation.TARGETS` packs the matrices of the layers
         anew: norms, biases and expert routers stay as they are, so does an embedding of its own (only rows of it
-        are read). The output matrix stays too if it is quantised already, else it becomes Q6_K (or Q8_0), as llama.cpp
-        keeps it above the rest.
+        are read). The output matrix stays too if it is quantised already, else it becomes Q6_K (or Q8_0): llama.cpp
+        keeps it above the rest as well.
     Raises UsageError when `out` is there already, ModelError when it cannot be written or the type is unknown. An
     interrupted split leaves nothing under the name `out`.
     """
@@ -60,9 +60,14 @@ def split_model(source: GgufSource, out: Path, *, requantise: str | None, progre
     plan = _plan(source, requantise)
     with explained(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        check_space(out.parent, sum(gguf_size(planned.metadata, planned.tensors) for planned in plan))
+        total = sum(gguf_size(planned.metadata, planned.tensors) for planned in plan)
+        check_space(out.parent, total)
         with _unfinished(out) as folder:
-            artifacts = tuple(_write(planned, folder, progress) for planned in plan)
+            progress.start(f"splitting {source.description.model_id}", total)
+            try:
+                artifacts = tuple(_write(planned, folder, progress) for planned in plan)
+            finally:
+                progress.finish()
             manifest = _manifest(source, requantise, artifacts)
             _write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2))
             sync_directory(folder / "layers")
@@ -147,18 +152,14 @@ def _write(planned: _Planned, folder: Path, progress: Progress) -> Artifact:
     path.parent.mkdir(exist_ok=True)
     digest = hashlib.sha256()
     size = 0
-    progress.start(planned.path, gguf_size(planned.metadata, planned.tensors))
-    try:
-        with path.open("xb") as file:
-            for chunk in gguf_chunks(planned.metadata, planned.tensors):
-                file.write(chunk)
-                digest.update(chunk)
-                size += len(chunk)
-                progress.advance(len(chunk))
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        progress.finish()
+    with path.open("xb") as file:
+        for chunk in gguf_chunks(planned.metadata, planned.tensors):
+            file.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+            progress.advance(len(chunk))
+        file.flush()
+        os.fsync(file.fileno())
     return Artifact(planned.path, planned.role, planned.layer, size, len(planned.tensors), digest.hexdigest())
 
 
