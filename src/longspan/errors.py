@@ -12,6 +12,7 @@ with `exit_code`; the server answers with `status`. Anything that is not a `Long
     │       ├── ContextLengthError   prompt and answer do not fit the context
     │       └── UnknownModelError    status 404
     ├── QueueFullError           status 429, carries `retry_after` seconds
+    ├── RequestTimeoutError      status 504           a request waited longer than it may
     ├── RuntimeUnavailableError  the llama.cpp library is missing or of another build
     └── RingError                exit 3, status 503   a stage is missing, refused or lost
         └── ProtocolError            bytes on a link that are not of our protocol
@@ -28,6 +29,7 @@ __all__ = [
     "ProtocolError",
     "QueueFullError",
     "RequestError",
+    "RequestTimeoutError",
     "RingError",
     "RuntimeUnavailableError",
     "UnknownModelError",
@@ -94,6 +96,12 @@ class QueueFullError(LongspanError):
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class RequestTimeoutError(LongspanError):
+    """A request waited in the queue longer than its deadline or the queue's time-out."""
+
+    status = 504
 
 
 class RuntimeUnavailableError(LongspanError):

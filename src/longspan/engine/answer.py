@@ -1,0 +1,85 @@
+"""One request's answer as text: detokenizer, stop strings and figures."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from longspan.engine.stream import RequestStream
+from longspan.model.detokenizer import IncrementalDetokenizer
+from longspan.model.tokenizer import Tokenizer
+from longspan.request import GenerationRequest, Piece, Timings
+from longspan.sampling.stop_text import StopMatcher
+from longspan.schedule.events import TokensCommitted
+from longspan.schedule.span import TokenLogprob
+
+
+class Answer:
+    """What the engine keeps of a request besides the planner's sequence. Times: seconds of the engine's clock."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        end_tokens: frozenset[int],
+        tokenizer: Tokenizer,
+        stream: RequestStream,
+        now: float,
+    ) -> None:
+        self.request = request
+        self.stream = stream
+        self.cached_tokens = 0
+        self._end_tokens = end_tokens
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._matcher = StopMatcher(request.stop, include_stop=request.include_stop)
+        self._figures = _Figures(arrival=now)
+
+    def admitted(self, now: float, cached_tokens: int) -> None:
+        """The request took a slot. After a preemption the first time counts."""
+        if self._figures.admitted is None:
+            self._figures.admitted = now
+            self.cached_tokens = cached_tokens
+
+    def push(self, event: TokensCommitted, now: float) -> Piece:
+        """The piece that committed tokens make. Its finish_reason is "stop" when a stop string is complete; tokens
+        after the one that completed it are left out."""
+        figures = self._figures
+        if figures.first is None:
+            figures.first = now
+        figures.last = now
+        texts: list[str] = []
+        taken = 0
+        for token in event.tokens:
+            taken += 1
+            hidden = token in self._end_tokens and not self.request.include_stop
+            texts.append(self._matcher.push("" if hidden else self._detokenizer.push(token)))
+            if self._matcher.stopped:
+                break
+        figures.tokens += taken
+        logprobs: tuple[TokenLogprob, ...] = event.logprobs[:taken]
+        return Piece("".join(texts), event.tokens[:taken], logprobs, "stop" if self._matcher.stopped else None)
+
+    def finish(self, reason: str) -> Piece:
+        """The last piece, with what was held back."""
+        return Piece(self._matcher.push(self._detokenizer.flush()) + self._matcher.flush(), (), (), reason)
+
+    def timings(self) -> Timings:
+        """The figures so far."""
+        figures = self._figures
+        admitted = figures.arrival if figures.admitted is None else figures.admitted
+        first = admitted if figures.first is None else figures.first
+        return Timings(
+            queue_seconds=admitted - figures.arrival,
+            time_to_first_token_seconds=first - figures.arrival,
+            generation_seconds=max(0.0, figures.last - first),
+            prompt_tokens=len(self.request.prompt),
+            cached_tokens=self.cached_tokens,
+            generated_tokens=figures.tokens,
+        )
+
+
+@dataclasses.dataclass
+class _Figures:
+    arrival: float
+    admitted: float | None = None
+    first: float | None = None
+    last: float = 0.0
+    tokens: int = 0

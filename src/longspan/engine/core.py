@@ -1,0 +1,328 @@
+"""The engine's own thread: the planner, the ring and the streams, all on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from longspan.engine.answer import Answer
+from longspan.engine.counters import Counters
+from longspan.engine.formation import Formation
+from longspan.engine.options import EngineOptions
+from longspan.engine.stream import Delivery, RequestStream, deliver
+from longspan.errors import LongspanError, RequestTimeoutError, RingError
+from longspan.model.source import ModelSource
+from longspan.model.tokenizer import Tokenizer
+from longspan.request import GenerationRequest
+from longspan.ring.driver import RingDriver
+from longspan.ring.llama_loader import LlamaLoader
+from longspan.runtime.base import Capacity
+from longspan.schedule.events import Admitted, Event, Failed, Finished, FinishReason, Preempted, TokensCommitted
+from longspan.schedule.limits import Limits
+from longspan.schedule.planner import Planner
+from longspan.schedule.policy import Policy
+from longspan.schedule.request import SequenceRequest
+from longspan.schedule.span import IterationResult
+from longspan.status import EngineStatistics, StageStatus
+
+FAR_BACKLOG = 3
+"""Iterations that may wait for a first stage that is far away; beside the coordinator one is enough, because it
+says at once when it can take the next."""
+
+FIRST_RETRY_SECONDS = 0.25
+LAST_RETRY_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """Everything that changes while requests run. Only the engine's thread calls it, except `statistics`.
+
+    missing: sentences that say what keeps the engine from serving; empty when it serves.
+    epoch: how often the ring has formed.
+    """
+
+    def __init__(
+        self, options: EngineOptions, source: ModelSource, tokenizer: Tokenizer, report: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self._tokenizer = tokenizer
+        self._report = report
+        self._formation = Formation(options, source)
+        self._embedding = source.token_embedding(options.library)
+        self._loader = LlamaLoader(source, threads=self._formation.threads, library=options.library)
+        self._driver: RingDriver | None = None
+        self._planner: Planner | None = None
+        self._answers: dict[int, Answer] = {}
+        self._sequences: dict[RequestStream, int] = {}
+        self._backlog = FAR_BACKLOG
+        self._timer: asyncio.TimerHandle | None = None
+        self._healing: asyncio.Task[None] | None = None
+        self._gave_up = False
+        self._counters = Counters()
+        self.missing: tuple[str, ...] = ("the ring has not formed yet",)
+        self.epoch = 0
+
+    # ------------------------------------------------------------------------------------------------ ring
+
+    async def start(self) -> Capacity:
+        """Form the ring; its capacity. Raises LongspanError."""
+        capacity = await self._form()
+        options = self._options
+        policy = Policy(lanes=len(self._formation.ranges), queue_timeout=options.queue_timeout)
+        self._planner = Planner(self._limits(capacity), policy)
+        return capacity
+
+    async def stop(self) -> None:
+        """End the ring and every request."""
+        if self._healing is not None:
+            self._healing.cancel()
+            await asyncio.gather(self._healing, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.missing = ("the engine has stopped",)
+        self._fail_all(RingError("the engine has stopped"))
+        if self._driver is not None:
+            await self._driver.close()
+        await self._formation.stop()
+
+    def stages(self) -> tuple[StageStatus, ...]:
+        """Every stage as it is now."""
+        if self._driver is not None:
+            return self._driver.statuses()
+        return tuple(
+            StageStatus(index, start, end, "", "missing")
+            for index, (start, end) in enumerate(self._formation.ranges)
+        )
+
+    async def _form(self) -> Capacity:
+        plan = await self._formation.plan(self._report)
+        driver = RingDriver(
+            plan,
+            self._loader,
+            on_result=self._on_result,
+            on_room=self._pump,
+            on_failure=self._on_failure,
+            on_progress=self._report,
+        )
+        self._driver = driver
+        capacity = await driver.form()
+        self._backlog = 1 if plan.places[0].near else FAR_BACKLOG
+        self.epoch += 1
+        self.missing = ()
+        return capacity
+
+    def _limits(self, capacity: Capacity) -> Limits:
+        free = max(1, min(capacity.exact_rows - 1, capacity.max_rows))
+        return Limits(
+            slots=capacity.slots,
+            cells_per_slot=capacity.cells_per_slot,
+            exact_rows=capacity.exact_rows,
+            max_rows=capacity.max_rows,
+            # Chunks below the exact-row limit cost no throughput on a CPU, and every cut of a prompt is exact.
+            chunk=free,
+            max_waiting=self._options.max_waiting,
+        )
+
+    def _on_failure(self, error: RingError) -> None:
+        log.warning("%s", error)
+        self.missing = (str(error),)
+        if self._healing is None or self._healing.done():
+            self._healing = asyncio.get_running_loop().create_task(self._heal(error))
+
+    async def _heal(self, error: RingError) -> None:
+        """Form the ring again; running requests are replayed from their committed tokens and go on."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.heal_seconds
+        wait = FIRST_RETRY_SECONDS
+        while True:
+            if self._driver is not None:
+                await self._driver.close()
+            try:
+                capacity = await self._form()
+                break
+            except LongspanError as problem:
+                self.missing = (str(problem),)
+                log.warning("the ring cannot form: %s", problem)
+            if loop.time() > deadline and not self._gave_up:
+                self._gave_up = True
+                self._fail_all(error)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, LAST_RETRY_SECONDS)
+        assert self._planner is not None
+        self._gave_up = False
+        self._dispatch(self._planner.abandon(self._now(), self._limits(capacity)))
+        self._pump()
+
+    @property
+    def healing(self) -> bool:
+        """Whether the ring is forming again, and requests wait for it."""
+        return self._healing is not None and not self._healing.done() and not self._gave_up
+
+    # -------------------------------------------------------------------------------------------- requests
+
+    def submit(self, request: GenerationRequest, stream: RequestStream) -> None:
+        """Queue a request; errors reach its stream."""
+        assert self._planner is not None
+        now = self._now()
+        try:
+            if self.missing and not self.healing:
+                raise RingError(self.missing[0])
+            end_tokens = frozenset(request.stop_token_ids)
+            if not request.ignore_eos:
+                end_tokens |= self._tokenizer.end_tokens
+            sequence = self._planner.submit(_sequence_request(request, end_tokens, now), now)
+        except LongspanError as error:
+            deliver([(stream, error)])
+            return
+        self._answers[sequence] = Answer(request, end_tokens, self._tokenizer, stream, now)
+        self._sequences[stream] = sequence
+        self._counters.prompt_tokens += len(request.prompt)
+        self._pump()
+
+    def cancel(self, stream: RequestStream) -> None:
+        """Stop a request; its last piece says "cancelled"."""
+        sequence = self._sequences.get(stream)
+        if sequence is None or self._planner is None:
+            return
+        self._planner.cancel(sequence, self._now())
+        self._counters.cancelled += 1
+        deliver(self._end(sequence, "cancelled"))
+        self._pump()
+
+    def statistics(self) -> EngineStatistics:
+        """Figures so far. May be called from any thread: it only reads."""
+        return self._counters.statistics(self._planner)
+
+    def _fail_all(self, error: LongspanError) -> None:
+        batch: Delivery = []
+        for sequence in list(self._answers):
+            if self._planner is not None:
+                self._planner.cancel(sequence, self._now())
+            batch += self._fail(sequence, error)
+        deliver(batch)
+
+    # ---------------------------------------------------------------------------------------------- the loop
+
+    def _pump(self) -> None:
+        """Plan and send while the first stage can take work."""
+        planner, driver = self._planner, self._driver
+        if planner is None or driver is None or self.missing:
+            return
+        while driver.pending < self._backlog:
+            iteration = planner.plan(self._now())
+            if iteration is None:
+                break
+            tokens = np.fromiter((token for span in iteration.spans for token in span.tokens), np.int32)
+            driver.send(iteration, self._embedding.rows(tokens))
+            self._counters.planned(iteration)
+        events = planner.take_events()
+        if events:
+            self._dispatch(events)
+        self._arm_timer()
+
+    def _on_result(self, result: IterationResult) -> None:
+        assert self._planner is not None
+        try:
+            events = self._planner.complete(result, self._now())
+        except LongspanError as error:
+            self._on_failure(RingError(str(error)))
+            return
+        # Plan first: the stages start on the next iteration while texts are made of this one.
+        self._pump()
+        self._dispatch(events)
+
+    def _dispatch(self, events: list[Event]) -> None:
+        now = self._now()
+        batch: Delivery = []
+        for event in events:
+            answer = self._answers.get(event.sequence)
+            if answer is None:
+                continue
+            if isinstance(event, TokensCommitted):
+                batch += self._commit(answer, event, now)
+            elif isinstance(event, Admitted):
+                answer.admitted(now, event.cached_tokens)
+            elif isinstance(event, Finished):
+                self._counters.finished += 1
+                batch += self._end(event.sequence, str(event.reason))
+            elif isinstance(event, Failed):
+                self._counters.failed += 1
+                batch += self._fail(event.sequence, _error_of(event))
+            elif isinstance(event, Preempted):
+                self._counters.preemptions += 1
+        deliver(batch)
+
+    def _commit(self, answer: Answer, event: TokensCommitted, now: float) -> Delivery:
+        piece = answer.push(event, now)
+        self._counters.generated_tokens += len(piece.tokens)
+        if piece.finish_reason is None:
+            return [(answer.stream, piece)]
+        assert self._planner is not None
+        self._planner.finish(event.sequence, FinishReason.STOP, now)
+        self._counters.finished += 1
+        self._forget(event.sequence)
+        return [(answer.stream, piece)]
+
+    def _end(self, sequence: int, reason: str) -> Delivery:
+        answer = self._answers[sequence]
+        piece = answer.finish(reason)
+        self._forget(sequence)
+        return [(answer.stream, piece)]
+
+    def _fail(self, sequence: int, error: LongspanError) -> Delivery:
+        answer = self._answers[sequence]
+        self._forget(sequence)
+        return [(answer.stream, error)]
+
+    def _forget(self, sequence: int) -> None:
+        answer = self._answers.pop(sequence)
+        answer.stream.timings = answer.timings()
+        self._sequences.pop(answer.stream, None)
+
+    def _arm_timer(self) -> None:
+        """Wake up when the next waiting request times out."""
+        assert self._planner is not None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._planner.next_deadline()
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._now()), self._expire)
+
+    def _expire(self) -> None:
+        assert self._planner is not None
+        self._dispatch(self._planner.expire(self._now()))
+        self._pump()
+
+    @staticmethod
+    def _now() -> float:
+        return time.perf_counter()
+
+
+def _sequence_request(request: GenerationRequest, end_tokens: frozenset[int], now: float) -> SequenceRequest:
+    sampling = msgspec.structs.replace(
+        request.sampling,
+        seed=request.seed or 0,
+        prompt_length=len(request.prompt),
+        suppress=tuple(sorted(end_tokens)) if request.sampling.min_tokens else request.sampling.suppress,
+    )
+    return SequenceRequest(
+        prompt=request.prompt,
+        max_tokens=request.max_tokens,
+        end_tokens=end_tokens,
+        sampling=sampling,
+        priority=request.priority,
+        deadline=None if request.deadline is None else now + request.deadline,
+    )
+
+
+def _error_of(event: Failed) -> LongspanError:
+    if event.kind == "timeout":
+        return RequestTimeoutError(event.reason)
+    return RingError(event.reason)

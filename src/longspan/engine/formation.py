@@ -1,0 +1,99 @@
+"""From options to a ring: which layers where, and the local processes that hold them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from longspan.engine.options import DEFAULT_CONTEXT, EngineOptions
+from longspan.errors import UsageError
+from longspan.model.source import ModelSource
+from longspan.model.splits import even_splits, parse_splits
+from longspan.ring.launcher import LocalLauncher, StageHandle
+from longspan.ring.llama_loader import default_threads
+from longspan.ring.ring_plan import RingPlan, StagePlace, parse_address
+from longspan.ring.stage_process import StageOptions
+
+
+class Formation:
+    """Knows how to make a ring plan for one engine, as often as the ring has to form.
+
+    ranges: layers of each stage. threads: of each local stage.
+    """
+
+    def __init__(self, options: EngineOptions, source: ModelSource) -> None:
+        self._options = options
+        self._source = source
+        self._remote = tuple(parse_address(address) for address in options.ring)
+        self.ranges = self._ranges()
+        description = source.description
+        if options.activation_dtype not in description.activation_dtypes:
+            raise UsageError(
+                f"activations in {options.activation_dtype} would change the results of {description.architecture} "
+                f"(mixture-of-experts routing); use {' or '.join(description.activation_dtypes)}"
+            )
+        longest = description.context_length
+        if options.context is not None and options.context > longest:
+            raise UsageError(f"a context of {options.context} positions is asked for, the model has {longest}")
+        self.context = options.context or min(longest, DEFAULT_CONTEXT)
+        self.local_stages = 0 if self._remote else len(self.ranges)
+        self.threads = options.threads or default_threads(max(1, self.local_stages))
+        self._launcher = LocalLauncher()
+        self._children: dict[int, StageHandle] = {}
+
+    @property
+    def holds_first(self) -> bool:
+        """Whether the first stage runs in this process."""
+        return self._options.hold_first_stage or (not self._remote and len(self.ranges) == 1)
+
+    async def plan(self, report: Callable[[str], None]) -> RingPlan:
+        """Start the local stages that are not running, and say where everything is. Raises RingError."""
+        wanted = [] if self._remote else range(1 if self.holds_first else 0, len(self.ranges))
+        missing = [index for index in wanted if index not in self._children or not self._children[index].running]
+        if missing:
+            report(f"starting {len(missing)} stage process{'es' if len(missing) > 1 else ''}")
+            # Composed here once, so that the children find their files instead of each reading the whole model.
+            for index in missing:
+                await asyncio.to_thread(self._source.stage_file, *self.ranges[index])
+            await asyncio.gather(*(self._start(index) for index in missing))
+        addresses: list[tuple[str, int] | None] = list(self._remote)
+        if self.holds_first:
+            addresses.insert(0, None)
+        if not self._remote:
+            addresses += [self._children[index].address for index in wanted]
+        local = not self._remote
+        places = tuple(
+            StagePlace(index, start, end, address, near=address is None or (local and index == 0))
+            for index, ((start, end), address) in enumerate(zip(self.ranges, addresses, strict=True))
+        )
+        options = self._options
+        return RingPlan(
+            secrets.token_hex(8),
+            places,
+            options.slots,
+            self.context,
+            options.activation_dtype,
+            options.link_delay_ms,
+        )
+
+    async def stop(self) -> None:
+        """End the local stages."""
+        children, self._children = self._children, {}
+        await asyncio.gather(*(child.stop() for child in children.values()))
+
+    async def _start(self, index: int) -> None:
+        options = StageOptions(self._options.model, threads=self.threads, library=self._options.library)
+        self._children[index] = await self._launcher.start(index, options)
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        options, layers = self._options, self._source.description.layers
+        count = len(self._remote) + (1 if options.hold_first_stage else 0) if self._remote else options.stages
+        if options.splits is None:
+            return even_splits(layers, count)
+        ranges = parse_splits(options.splits, layers)
+        if (self._remote or options.stages > 1) and len(ranges) != count:
+            raise UsageError(
+                f"--splits {options.splits} names {len(ranges)} layer ranges, but the ring has {count} stages"
+            )
+        return ranges

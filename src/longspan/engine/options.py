@@ -1,0 +1,57 @@
+"""What an engine is started with."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from longspan.errors import UsageError
+
+DEFAULT_CONTEXT = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineOptions:
+    """How to serve one model.
+
+    model: reference (see `model.reference.resolve`). stages: into how many parts the model is split on this machine;
+    1 runs it whole in this process, more run each stage in a child process. splits: explicit ranges, "0-10,10-30".
+    ring: addresses of stages that listen elsewhere, in ring order; then `stages` does not count.
+    hold_first_stage: the coordinator's own process runs the first stage.
+    link_delay_ms: emulated one-way delay of every link between machines. Local stages pretend to be machines of
+    their own, the first of them beside the coordinator.
+    slots: requests that run at the same time. context: positions of a slot; None: the model's, at most 4096.
+    threads: of each local stage; None: this machine's cores shared out over the local stages.
+    activation_dtype: of activations between stages. library: path of another libllama of the same build.
+    max_waiting: requests that may wait for a slot. queue_timeout: seconds after which a waiting request fails.
+    heal_seconds: how long a lost ring may take to form again before running requests fail.
+    """
+
+    model: str = "demo"
+    stages: int = 1
+    splits: str | None = None
+    ring: tuple[str, ...] = ()
+    hold_first_stage: bool = False
+    link_delay_ms: float = 0.0
+    slots: int = 8
+    context: int | None = None
+    threads: int | None = None
+    activation_dtype: str = "float32"
+    library: str | None = None
+    max_waiting: int = 256
+    queue_timeout: float | None = None
+    heal_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("stages", 1, 256),
+            ("slots", 1, 256),
+            ("link_delay_ms", 0, 60_000),
+            ("max_waiting", 1, 1 << 20),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"{name} is {value}, expected {low} to {high}")
+        for name in ("context", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < (2 if name == "context" else 1):
+                raise UsageError(f"{name} is {value}; leave it out or give a larger number")
