@@ -42,5 +42,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("stage", "longspan.cli.stage:stage", SERVE, "hold some layers for a coordinator elsewhere"),
     Command("complete", "longspan.cli.complete:complete", ASK, "continue one prompt and stop"),
     Command("chat", "longspan.cli.chat:chat", ASK, "talk to it in this terminal"),
+    Command("pull", "longspan.cli.pull:pull", FILES, "fetch a model into the cache"),
+    Command("split", "longspan.cli.split:split", FILES, "write a model as a package with a file for every layer"),
     Command("doctor", "longspan.cli.doctor:doctor", CHECK, "what this machine has, and what is wrong with it"),
 )

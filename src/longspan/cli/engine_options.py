@@ -62,6 +62,10 @@ class EngineArguments:
         float | None,
         Parameter(group=RUNTIME, validator=Number(gt=0), help="Give up on a request that waited so many seconds."),
     ] = None
+    heal_seconds: Annotated[
+        float,
+        Parameter(group=RING, validator=Number(gte=0), help="How long running requests wait for a lost stage."),
+    ] = 30.0
 
     def options(self, model: str) -> EngineOptions:
         """These arguments for one model. Raises UsageError when two of them contradict each other."""
@@ -84,4 +88,5 @@ class EngineArguments:
             library=self.library,
             max_waiting=self.max_waiting,
             queue_timeout=self.queue_timeout,
+            heal_seconds=self.heal_seconds,
         )

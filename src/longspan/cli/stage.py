@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import sys
 from typing import Annotated
 
@@ -10,7 +12,6 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from longspan.cli.progress import ProgressBars
-from longspan.cli.stopping import run_until_stopped
 
 
 def stage(
@@ -22,13 +23,14 @@ def stage(
 ) -> None:
     """Hold some layers of a model, and run them for a coordinator.
 
-    Waits until a coordinator that serves the same model connects (longspan serve --ring …), which says what layers
-    this stage gets. When the coordinator goes, the stage keeps its layers and waits for the next one.
+    Waits for a coordinator that serves the same model (longspan serve --ring
+    HOST:PORT), which says what layers this stage gets. When the coordinator
+    goes, the stage keeps its layers and waits for the next one.
 
     For example:
 
         longspan stage --model demo --listen 0.0.0.0:7001
-        longspan stage --model /models/demo-package --listen 192.0.2.7:7001 --threads 4
+        longspan stage --model /models/demo-package --listen 192.0.2.7:7001
 
     Parameters
     ----------
@@ -41,16 +43,14 @@ def stage(
     library
         Another libllama of the same build, for example with CUDA.
     """
+    # Before the library is loaded: idle threads of it must sleep, not spin on a core that another stage needs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from longspan.model.reference import resolve
-    from longspan.ring.llama_loader import LlamaLoader
     from longspan.ring.ring_plan import parse_address
-    from longspan.ring.stage_server import serve_stage
+    from longspan.ring.stage_process import StageOptions, run_stage
 
     host, port = parse_address(listen)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    loader = LlamaLoader(resolve(model, progress=ProgressBars()), threads=threads, library=library)
-
-    def tell(bound_port: int) -> None:
-        print(f"stage listening on {host}:{bound_port}", flush=True)
-
-    run_until_stopped(serve_stage(loader, host, port, tell))
+    # Fetched here and not by the stage, so that a person sees a bar; the stage then finds the file.
+    resolve(model, progress=ProgressBars())
+    asyncio.run(run_stage(StageOptions(model, host, port, threads=threads, library=library)))
