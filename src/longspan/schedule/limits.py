@@ -44,7 +44,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         if self.fixed_borders and self.chunk > self.rows:
             raise UsageError(
                 f"chunk is {self.chunk} rows, but an iteration takes {self.rows} "
-                f"(token_budget {self.token_budget}, max_rows {self.max_rows}); make the chunk smaller or the iteration larger"
+                f"(token_budget {self.token_budget}, max_rows {self.max_rows}); "
+                "make the chunk smaller or the iteration larger"
             )
 
     @property

@@ -15,15 +15,20 @@ from operator import attrgetter
 
 from longspan.errors import ProtocolError
 from longspan.schedule.admission import Admission
-from longspan.schedule.borders import next_piece
 from longspan.schedule.events import Event, FailureKind, FinishReason, TokensCommitted
+from longspan.schedule.filling import Filling
+from longspan.schedule.geometry import Geometry, geometry_of
 from longspan.schedule.limits import Limits
 from longspan.schedule.outcome import SpanFault, outcomes
+from longspan.schedule.pacing import Pacing
+from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.policy import Policy
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.roster import Roster
 from longspan.schedule.sequence import Sequence
+from longspan.schedule.snapshot import PlannerStatistics, snapshot
 from longspan.schedule.span import Iteration, IterationResult, Sample, Span
+from longspan.schedule.statistics import Counters
 
 _SLOT = attrgetter("slot")
 
@@ -32,14 +37,19 @@ class Planner:
     """Owns every sequence from `submit` to its last event.
 
     Times are seconds of one monotonic clock that the caller chooses. Nothing here is thread-safe.
+    last_completed: what was known when the iteration was planned whose result was taken last; for traces.
     """
 
     def __init__(self, limits: Limits, policy: Policy | None = None) -> None:
         self.limits = limits
         self.policy = policy or Policy()
+        self.last_completed: PlanRecord | None = None
         self._roster = Roster(limits, self.policy)
         self._admission = Admission(self._roster)
-        self._in_flight: deque[Iteration] = deque()
+        self._filling = Filling(self._roster, self._admission)
+        self._pacing = Pacing(self.policy)
+        self._counters = Counters()
+        self._in_flight: deque[PlanRecord] = deque()
         self._next_sequence = 0
         self._next_iteration = 0
         self._prefill_only_in_a_row = 0
@@ -81,22 +91,51 @@ class Planner:
         May be called while earlier iterations are in flight. Events that planning causes (Admitted, Preempted,
         Finished) come with the next `complete`, or at once from `take_events`.
         """
-        spans = self._prefill_turn(now) or self._decode_rows()
-        if spans and self.policy.mixing:
-            self._fill(spans, self.limits.free_rows - len(spans), now)
-        elif not spans:
-            self._fill(spans, self.limits.free_rows, now)
+        spans: list[Span] = []
+        decode = Geometry()
+        wanted = self._filling.wanted
+        if wanted and self._prefill_goes_first(now):
+            spans = self._prefill_alone(now)
+        if not spans and (spans := self._decode_rows()):
+            decode = geometry_of(spans)
+            if wanted:
+                self._join_prefill(spans, decode, now)
+        elif not spans and wanted:
+            spans = self._prefill_alone(now)
         if not spans:
             return None
-        roster = self._roster
-        spans.sort(key=_SLOT)
-        iteration = Iteration(
-            self._next_iteration, tuple(roster.slots.operations), tuple(roster.samplings), tuple(spans)
-        )
-        self._next_iteration += 1
+        return self._send(spans, decode, now)
+
+    def _send(self, spans: list[Span], decode: Geometry, now: float) -> Iteration:
+        """Make the iteration of the spans, and remember what is known now."""
+        roster, pacing = self._roster, self._pacing
+        geometry = decode
+        if len(spans) != decode.sequences:
+            spans.sort(key=_SLOT)
+            geometry = geometry_of(spans)
+        self._count_prefill_only(geometry)
+        operations, samplings = tuple(roster.slots.operations), tuple(roster.samplings)
         roster.slots.operations.clear()
         roster.samplings.clear()
-        self._in_flight.append(iteration)
+        iteration = Iteration(self._next_iteration, operations, samplings, tuple(spans))
+        self._next_iteration += 1
+        alone = pacing.costs.predict(decode) if geometry.mixed else 0.0
+        if geometry.mixed:
+            pacing.guard.mixed_planned(now)
+        record = PlanRecord(
+            iteration=iteration,
+            geometry=geometry,
+            planned_at=now,
+            predicted=pacing.costs.by_stage(geometry),
+            decode_seconds=alone,
+            allowance=pacing.allowance(alone) if geometry.mixed else 0.0,
+            prefill_left=self._filling.wanted,
+            guard=pacing.guard.state(now),
+            running=roster.slots.running,
+            waiting=len(roster.waiting),
+        )
+        self._in_flight.append(record)
+        self._counters.planned(record)
         return iteration
 
     def take_events(self) -> list[Event]:
@@ -114,54 +153,35 @@ class Planner:
         owners = roster.slots.owners
         return [owner.decode_span() for slot in slots if (owner := owners[slot]) is not None]
 
-    def _prefill_turn(self, now: float) -> list[Span]:
-        """Spans of an iteration that prefills although decode rows are ready; empty when it is not its turn."""
-        spans: list[Span] = []
-        if len(self._roster.ready) and self._prefill_only_in_a_row < self.limits.max_prefill_only_in_a_row:
-            if not self.policy.mixing or self.limits.fixed_borders:
-                self._fill(spans, self.limits.free_rows, now)
-            self._prefill_only_in_a_row = self._prefill_only_in_a_row + 1 if spans else 0
-        else:
+    def _prefill_goes_first(self, now: float) -> bool:
+        """True when an iteration without decode rows is due although decode rows are ready."""
+        if not len(self._roster.ready) or self._prefill_only_in_a_row >= self.limits.max_prefill_only_in_a_row:
+            return False
+        if self.limits.fixed_borders and self.policy.mixing:
+            return self._filling.whole_piece_wanted and self._pacing.debt <= 0
+        expected = Geometry().joined(self._filling.next_start, self.limits.free_rows)
+        return self._pacing.prefill_may_go_first(expected, now)
+
+    def _prefill_alone(self, now: float) -> list[Span]:
+        """Prefill spans of an iteration without decode rows."""
+        if len(self._roster.ready) and self.limits.fixed_borders and self.policy.mixing:
+            return self._filling.whole_piece(now)
+        rows = self.limits.free_rows
+        contended = bool(self._roster.decoding) or self._filling.contended
+        return self._filling.fill(rows, self._pacing.prefill_rows(self._filling.next_start, rows, contended), now)
+
+    def _join_prefill(self, spans: list[Span], decode: Geometry, now: float) -> None:
+        """Add prefill spans to decode spans, as far as the gap of the decoding streams allows."""
+        rows = self.limits.free_rows - decode.rows
+        rows = self._pacing.joined_rows(decode, self._filling.next_start, rows, now)
+        if rows > 0:
+            spans += self._filling.join(rows, now)
+
+    def _count_prefill_only(self, geometry: Geometry) -> None:
+        if geometry.exact_rows or not self._roster.decoding:
             self._prefill_only_in_a_row = 0
-        return spans
-
-    def _fill(self, spans: list[Span], rows: int, now: float) -> None:
-        """Append prefill spans of at most `rows` rows; a piece that must be alone goes only into an empty list."""
-        roster = self._roster
-        sequences = 0
-        tried: set[int] = set()
-        while rows > 0 and sequences < self.limits.max_prefill_sequences:
-            sequence = self._next_prefill(tried, now)
-            if sequence is None:
-                return
-            tried.add(sequence.id)
-            piece = next_piece(sequence, self.limits)
-            if piece.whole and spans:
-                continue
-            taken = piece.rows if piece.whole else min(piece.rows, self.limits.chunk, rows)
-            spans.append(sequence.prefill_span(taken))
-            if sequence.prefill_remaining <= 0:
-                roster.prefilled(sequence)
-            sequences += 1
-            rows = 0 if piece.whole else rows - taken
-
-    def _next_prefill(self, tried: set[int], now: float) -> Sequence | None:
-        """The sequence with prefill rows that is due first, running or waiting; a waiting one is admitted."""
-        roster = self._roster
-        due = roster.waiting.due
-        best = min(
-            (sequence for sequence in roster.prefilling.values() if sequence.id not in tried),
-            key=lambda sequence: (due(sequence), sequence.id),
-            default=None,
-        )
-        candidate = self._admission.candidate()
-        while candidate is not None and (best is None or due(candidate[0]) < due(best)):
-            sequence, placement = candidate
-            self._admission.admit(sequence, placement, now)
-            if sequence.prefill_remaining > 0:
-                return sequence
-            candidate = self._admission.candidate()
-        return best
+        else:
+            self._prefill_only_in_a_row += 1
 
     # --------------------------------------------------------------------------------------------------- results
 
@@ -171,12 +191,13 @@ class Planner:
         Results of sequences that ended or were rewound meanwhile are dropped. Raises ProtocolError when the result
         is not of the oldest iteration: results come back in order, or the ring is broken.
         """
-        if not self._in_flight or self._in_flight[0].id != result.iteration:
-            expected = self._in_flight[0].id if self._in_flight else "none"
+        if not self._in_flight or self._in_flight[0].iteration.id != result.iteration:
+            expected = self._in_flight[0].iteration.id if self._in_flight else "none"
             raise ProtocolError(
                 f"a result of iteration {result.iteration} came back, expected was {expected}; form the ring again"
             )
-        iteration = self._in_flight.popleft()
+        record = self.last_completed = self._in_flight.popleft()
+        iteration = record.iteration
         roster = self._roster
         ready: list[int] = []
         decided = outcomes(iteration, result)
@@ -193,6 +214,8 @@ class Planner:
             elif outcome and sequence.decodable:
                 ready.append(span.slot)
         roster.ready.add(ready)
+        self._counters.strays += decided.strays
+        self._counters.measured(record, self._pacing.observe(record, result, bool(roster.decoding), now))
         return roster.take_events()
 
     def _commit(self, sequence: Sequence, span: Span, samples: tuple[Sample, ...]) -> None:
@@ -218,6 +241,7 @@ class Planner:
         if limits is not None:
             self.limits = limits
         self._roster.reset(self.limits)
+        self._pacing.ring_lost()
         return self._roster.take_events()
 
     def expire(self, now: float) -> list[Event]:
@@ -234,3 +258,7 @@ class Planner:
     def next_deadline(self) -> float | None:
         """When `expire` has something to do next; None: no time limit is set."""
         return self._roster.waiting.next_time_limit()
+
+    def statistics(self, now: float) -> PlannerStatistics:
+        """State and totals."""
+        return snapshot(self._roster, self._pacing, self._counters, len(self._in_flight), now)

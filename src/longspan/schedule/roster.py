@@ -32,6 +32,8 @@ class Roster:
         self.samplings: list[SlotSampling] = []
         self.events: list[Event] = []
         self.preemptions = 0
+        self.longest_wait = 0.0
+        self.most_overtakes = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
         self.finished: dict[FinishReason, int] = dict.fromkeys(FinishReason, 0)
@@ -45,12 +47,14 @@ class Roster:
     def admit(self, sequence: Sequence, placement: Placement, now: float) -> None:
         """A waiting sequence takes a slot."""
         self.waiting.admit(sequence)
+        self.most_overtakes = max(self.most_overtakes, sequence.overtakes)
         self.slots.take(sequence, placement)
         self.prefix_queries += sequence.prefill_end
         self.prefix_hits += placement.length
         self.samplings.append(SlotSampling(sequence.slot, sequence.request.sampling))
         if sequence.admitted_at is None:
             sequence.admitted_at = now
+            self.longest_wait = max(self.longest_wait, now - sequence.arrival)
             sequence.cached_tokens = placement.length
         self.events.append(Admitted(sequence.id, placement.length))
         if sequence.prefill_remaining > 0:

@@ -1,0 +1,30 @@
+"""What was known when an iteration was planned."""
+
+from __future__ import annotations
+
+import msgspec
+
+from longspan.schedule.geometry import Geometry
+from longspan.schedule.guard import GuardState
+from longspan.schedule.span import Iteration
+
+
+class PlanRecord(msgspec.Struct, frozen=True):
+    """An iteration with the circumstances of its planning. Times are seconds.
+
+    geometry: captured here, so that what the iteration teaches belongs to what was sent.
+    predicted: of each stage, before anything of this iteration was measured.
+    decode_seconds: predicted for the decode rows alone, on the slowest stage. allowance: what joined prefill could
+        add to it. prefill_left: prefill rows were wanted that this iteration has no room for.
+    """
+
+    iteration: Iteration
+    geometry: Geometry
+    planned_at: float
+    predicted: dict[int, float]
+    decode_seconds: float
+    allowance: float
+    prefill_left: bool
+    guard: GuardState
+    running: int
+    waiting: int

@@ -1,0 +1,121 @@
+"""The trace of planning: one record an iteration, from which cost models can be judged afterwards.
+
+A trace file is JSON lines, one `TraceRecord` each, in the order of completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from longspan.errors import UsageError
+from longspan.schedule.geometry import Geometry, geometry_of_shapes
+from longspan.schedule.plan_record import PlanRecord
+from longspan.schedule.span import IterationResult, Phase, StageTiming
+
+
+class SpanShape(msgspec.Struct, frozen=True, gc=False):
+    """One span without its tokens: `rows` new rows behind a history of `start` positions."""
+
+    sequence: int
+    slot: int
+    start: int
+    rows: int
+    phase: Phase
+
+
+class StageTime(msgspec.Struct, frozen=True, gc=False):
+    """One stage's share: seconds in its queue, of work, and of reading the residual; passes over the layers."""
+
+    stage: int
+    waited: float
+    worked: float
+    callback: float
+    sub_batches: int
+
+
+class TraceRecord(msgspec.Struct, frozen=True):
+    """An iteration: its shape, what was predicted before it ran, what was measured after.
+
+    planned_at, completed_at: seconds of the planner's clock. predicted: seconds by stage, by the model in use.
+    decode_seconds, allowance: predicted for the decode rows alone, and what joined prefill was allowed to add.
+    operations: how many operations it carried. samples, failures: what came back.
+    """
+
+    iteration: int
+    planned_at: float
+    completed_at: float
+    spans: tuple[SpanShape, ...]
+    operations: int
+    predicted: dict[int, float]
+    decode_seconds: float
+    allowance: float
+    guard: str
+    running: int
+    waiting: int
+    samples: int
+    failures: int
+    stages: tuple[StageTime, ...]
+
+    @property
+    def geometry(self) -> Geometry:
+        """The shape of the iteration."""
+        return geometry_of_shapes([(span.slot, span.start, span.rows, span.phase.is_exact) for span in self.spans])
+
+
+def trace_record(record: PlanRecord, result: IterationResult, now: float) -> TraceRecord:
+    """The trace record of an iteration that has just completed."""
+    return TraceRecord(
+        iteration=record.iteration.id,
+        planned_at=record.planned_at,
+        completed_at=now,
+        spans=tuple(
+            SpanShape(span.sequence, span.slot, span.start, len(span.tokens), span.phase)
+            for span in record.iteration.spans
+        ),
+        operations=len(record.iteration.operations),
+        predicted=record.predicted,
+        decode_seconds=record.decode_seconds,
+        allowance=record.allowance,
+        guard=record.guard.value,
+        running=record.running,
+        waiting=record.waiting,
+        samples=len(result.samples),
+        failures=len(result.failures),
+        stages=tuple(_stage_time(timing) for timing in result.timings),
+    )
+
+
+def encode_trace(records: Iterable[TraceRecord]) -> bytes:
+    """JSON lines of records."""
+    return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+
+
+def read_trace(path: Path) -> Iterator[TraceRecord]:
+    """Records of a trace file, one after the other.
+
+    Raises UsageError when the file cannot be read or a line is not a record; the message names the line.
+    """
+    decoder = msgspec.json.Decoder(TraceRecord)
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    try:
+                        yield decoder.decode(line)
+                    except msgspec.DecodeError as error:
+                        raise UsageError(f"{path}, line {number}, is not a trace record: {error}") from error
+    except OSError as error:
+        raise UsageError(f"the trace {path} cannot be read: {error.strerror or error}") from error
+
+
+def _stage_time(timing: StageTiming) -> StageTime:
+    return StageTime(
+        stage=timing.stage,
+        waited=timing.started - timing.received,
+        worked=timing.finished - timing.started,
+        callback=timing.callback,
+        sub_batches=timing.sub_batches,
+    )
