@@ -27,10 +27,10 @@ async def serve(
     on_listening: Callable[[str], None] | None = None,
     grace_seconds: float = 5.0,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. Port 0 takes any free one.
+    """Serve until SIGINT, SIGTERM or cancellation. Port 0 takes any free one.
 
     on_listening: called with the URL, "http://127.0.0.1:8000", when connections are accepted.
-    grace_seconds: what running requests get to finish after a signal; a second signal cuts them off at once.
+    grace_seconds: what running requests get to finish then; a second signal cuts them off at once.
     Raises UsageError when the address cannot be listened on.
     """
     listener = listen(host, port)
@@ -44,8 +44,13 @@ async def serve(
         timeout_graceful_shutdown=max(1, round(grace_seconds)),
     )
     server = _Server(config, lambda: on_listening(url_of(listener)) if on_listening else None)
+    running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        await server.serve(sockets=[listener])
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await running
+        raise
     finally:
         listener.close()
 

@@ -1,0 +1,145 @@
+"""An engine that answers from a script, with the real tokenizer and a real chat template over a tiny vocabulary."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import jinja2
+
+from longspan.errors import LongspanError
+from longspan.model.tokenizer import Tokenizer
+from longspan.request import GenerationRequest, Piece, Timings
+from longspan.status import EngineStatistics, Readiness, RingStatus, StageStatus
+from tests.tiny_models import CHAT_TEMPLATE
+
+Step = Piece | Exception | float | asyncio.Event
+"""What a stream does next: give a piece, raise, sleep so many seconds, or wait."""
+Script = Callable[[GenerationRequest], Sequence[Step]]
+
+CONTEXT = 64
+
+
+class JinjaTemplate:
+    """A chat template without a sandbox."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._template = jinja2.Environment().from_string(source)
+
+    def render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool, **kwargs: Any) -> str:
+        return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, **kwargs)
+
+
+@dataclasses.dataclass
+class Model:
+    tokenizer: Tokenizer
+    chat_template: JinjaTemplate | None
+    id: str = "Tiny-Model"
+    root: str = "models/tiny.gguf"
+    created: int = 1_700_000_000
+    context_length: int = CONTEXT
+
+
+class ScriptedStream:
+    """Follows its steps until it is cancelled."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+        self._cancelled = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.timings: Timings | None = None
+        self.given = 0
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        self._loop.call_soon_threadsafe(self._cancelled.set)
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        for step in self._steps:
+            if isinstance(step, float):
+                await self._unless_cancelled(asyncio.sleep(step))
+            elif isinstance(step, asyncio.Event):
+                await self._unless_cancelled(step.wait())
+            if self.cancelled:
+                yield Piece("", (), finish_reason="cancelled")
+                return
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, Piece):
+                self.given += 1
+                if step.finish_reason is not None:
+                    self.timings = Timings(0.5, 0.75, 2.0, 7, 3, 5)
+                yield step
+
+    async def _unless_cancelled(self, waiting: Any) -> None:
+        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._cancelled.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+class ScriptedEngine:
+    """Keeps what it was asked. refuse: raised by `submit`. fail: raised by everything that looks at the model."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.reset()
+
+    def reset(self) -> None:
+        self.served = Model(self._tokenizer, JinjaTemplate(CHAT_TEMPLATE))
+        self.script: Script = lambda request: [Piece("fine", (5, 6), finish_reason="stop")]
+        self.refuse: Exception | None = None
+        self.fail: Exception | None = None
+        self.missing: tuple[str, ...] = ()
+        self.requests: list[GenerationRequest] = []
+        self.streams: list[ScriptedStream] = []
+
+    @property
+    def model(self) -> Model:
+        if self.fail is not None:
+            raise self.fail
+        return self.served
+
+    def submit(self, request: GenerationRequest) -> ScriptedStream:
+        if self.refuse is not None and (isinstance(self.refuse, LongspanError) or self.requests):
+            raise self.refuse
+        self.requests.append(request)
+        self.streams.append(ScriptedStream(self.script(request)))
+        return self.streams[-1]
+
+    def ring(self) -> RingStatus:
+        stages = (
+            StageStatus(0, 0, 2, "in this process", "ready", compute_ms=4.0, memory_bytes=1000),
+            StageStatus(1, 2, 4, "127.0.0.1:4242", "ready", round_trip_ms=50.0),
+        )
+        return RingStatus(self.model.id, "ab" * 32, 3, 4, stages, 25.0)
+
+    def readiness(self) -> Readiness:
+        return Readiness(not self.missing, self.missing)
+
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics(
+            running=2,
+            waiting=3,
+            kv_usage=0.25,
+            slots=8,
+            free_slots=6,
+            in_flight=1,
+            requests_finished=9,
+            requests_failed=1,
+            requests_cancelled=4,
+            prompt_tokens=111,
+            generated_tokens=222,
+            iterations=50,
+            mixed_iterations=5,
+            iteration_rows=400,
+            preemptions=2,
+        )
