@@ -1,5 +1,8 @@
 """Tiny random-weight models of many architectures, written as GGUF files that llama.cpp loads.
 
+In llama.cpp, models of weight type Q8_0 give a row the same logits in any batch, to the bit. Those of F32 and F16
+do not: a batch of one row takes another kernel than a batch of several (the several agree among each other).
+
 The weights are scaled so that greedy output depends on the context: block outputs outweigh the embedding in the
 residual stream, and attention scores spread over a few units. Sliding windows are short, so that a few dozen tokens
 reach past them.
@@ -151,6 +154,7 @@ def write_tiny_model(
     head_width: int | None = None,
     tied: bool | None = None,
     weight_type: str = "F32",
+    rotary_factors: bool = False,
     extra: dict[str, Any] | None = None,
 ) -> Path:
     """Write a model of `architecture` with random weights and return `path`.
@@ -159,6 +163,7 @@ def write_tiny_model(
     head_width: None takes half the heads, and twice `width / heads`, where the architecture allows it.
     tied: whether the output matrix is the embedding; None takes tied where the architecture knows no other.
     weight_type: "F32", "F16" or "Q8_0" for the matrices; norms and biases stay F32.
+    rotary_factors: whether a `rope_freqs` tensor divides the rotary frequencies, as in Llama 3.
     extra: more metadata over the recipe's own, keys without their `{architecture}.` prefix.
     """
     recipe = _RECIPES[architecture]
@@ -196,6 +201,8 @@ def write_tiny_model(
         tensors.norm("output_norm", width, biased=recipe.layer_norm and recipe.norm_bias, mean=4.0 if tied else 1.0)
         if not tied:
             tensors.matrix("output", width, vocabulary, gain=3.0)
+        if rotary_factors:
+            tensors.norm("rope_freqs", int(head_width * recipe.rotated) // 2, mean=2.0)
         for layer in range(layers):
             tensors.prefix = f"blk.{layer}."
             _write_attention(tensors, recipe, width, heads, key_value_heads, head_width)
@@ -236,6 +243,8 @@ def _add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_uint32(key, value)
     elif isinstance(value, float):
         writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
     elif isinstance(value, list):
         writer.add_array(key, value)
     else:

@@ -16,9 +16,13 @@ from longspan.llamacpp.structs import Batch
 
 
 class WholeModel:
-    """One sequence of a whole model; a context manager. One thread, exact KV stream, full sliding-window cache."""
+    """One sequence of a whole model; a context manager. One thread, exact KV stream, full sliding-window cache.
 
-    def __init__(self, path: Path, *, context: int = 512) -> None:
+    precise: attention in float32 throughout, to compare with another implementation. By default llama.cpp keeps
+    keys and values as float16, and its flash attention rounds to float16 whatever the cache.
+    """
+
+    def __init__(self, path: Path, *, context: int = 512, precise: bool = False) -> None:
         self._library = load_library()
         parameters = self._library.llama_model_default_params()
         parameters.n_gpu_layers = 0
@@ -29,6 +33,9 @@ class WholeModel:
         options.n_ctx = options.n_batch = options.n_ubatch = context
         options.n_threads = options.n_threads_batch = 1
         options.swa_full = True
+        if precise:
+            options.type_k = options.type_v = 0
+            options.flash_attn_type = 0
         self._context = self._library.llama_init_from_model(self._model, options)
         if not self._context:
             raise AssertionError(f"no context for {path}: {self._library.explain()}")
