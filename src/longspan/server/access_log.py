@@ -66,7 +66,9 @@ class AccessLog:
 
 
 def log_accesses_to_standard_error() -> None:
-    """Write the access lines to standard error, as they are."""
+    """Write the access lines to standard error, as they are; unless the logger has a handler of its own already."""
+    if logger.handlers:
+        return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)

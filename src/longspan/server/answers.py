@@ -46,12 +46,12 @@ class Answers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for stream in self._streams:
-            stream.cancel()
         for pump in self._pumps:
             pump.cancel()
-        for _ in range(len(self._streams) - len(self._finished)):
-            self._metrics.ended("cancelled", None)
+        for index, stream in enumerate(self._streams):
+            if index not in self._finished:
+                stream.cancel()
+                self._metrics.ended("cancelled", None)
 
     def timings(self, index: int) -> Timings | None:
         """Figures of a finished choice."""
@@ -90,10 +90,12 @@ class Answers:
 
     def _note(self, index: int, piece: Piece) -> None:
         """Count a piece in the metrics. Raises RingError when the engine gave the request up."""
-        now = time.perf_counter()
-        last, self._newest[index] = self._newest[index], now
-        if last is not None:
-            self._metrics.gap(now - last)
+        # The end of an answer may come as a piece of its own, without tokens.
+        if piece.tokens:
+            now = time.perf_counter()
+            last, self._newest[index] = self._newest[index], now
+            if last is not None:
+                self._metrics.gap(now - last)
         if piece.finish_reason == "cancelled":
             raise RingError("The request was cancelled inside the server.")
         if piece.finish_reason is not None:

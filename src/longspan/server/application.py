@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from longspan.errors import LongspanError
-from longspan.server.access_log import AccessLog
+from longspan.server.access_log import AccessLog, log_accesses_to_standard_error
 from longspan.server.api_keys import ApiKeys
 from longspan.server.contract import ServingEngine
 from longspan.server.error_body import handle_http_exception, handle_longspan_error
@@ -29,6 +29,7 @@ def create_app(engine: ServingEngine, *, options: ServerOptions | None = None) -
     service = Service(engine, options)
     middleware = [Middleware(RequestIdentity)]
     if options.access_log:
+        log_accesses_to_standard_error()
         middleware.append(Middleware(AccessLog))
     middleware.append(Middleware(UnexpectedErrors))
     if options.api_keys:

@@ -15,7 +15,7 @@ RING_RETRY_SECONDS = 5
 """What a client is told to wait while a stage is missing."""
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_CODES = {404: "not_found", 405: "method_not_allowed", 429: "queue_full", 503: "ring_unavailable"}
+_CODES = {404: "not_found", 405: "method_not_allowed", 429: "queue_full", 503: "ring_unavailable", 504: "timeout"}
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
-import signal
 import socket
 from collections.abc import Callable, Iterator
 
@@ -27,10 +26,10 @@ async def serve(
     on_listening: Callable[[str], None] | None = None,
     grace_seconds: float = 5.0,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or cancellation. Port 0 takes any free one.
+    """Serve until cancelled. Port 0 takes any free one; signals are left to the caller.
 
     on_listening: called with the URL, "http://127.0.0.1:8000", when connections are accepted.
-    grace_seconds: what running requests get to finish then; a second signal cuts them off at once.
+    grace_seconds: after the cancellation running requests get so long to finish; then they are cut off.
     Raises UsageError when the address cannot be listened on.
     """
     listener = listen(host, port)
@@ -101,7 +100,7 @@ def _refusal(host: str, port: int, error: Exception) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Ends on a signal by returning, so that the caller can stop the engine, and says when it listens."""
+    """Says when it listens, and leaves signals alone."""
 
     def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
         super().__init__(config)
@@ -113,19 +112,4 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        handled: list[signal.Signals] = []
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # Outside of the main thread signals belong to somebody else.
-            with contextlib.suppress(RuntimeError, ValueError):
-                loop.add_signal_handler(number, self._end)
-                handled.append(number)
-        try:
-            yield
-        finally:
-            for number in handled:
-                loop.remove_signal_handler(number)
-
-    def _end(self) -> None:
-        self.force_exit = self.should_exit
-        self.should_exit = True
+        yield
