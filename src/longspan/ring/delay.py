@@ -9,6 +9,10 @@ from longspan.errors import RingError
 from longspan.ring.frame import Frame
 from longspan.ring.link import Link, LinkStatistics
 
+LINE_FRAMES = 4096
+"""Frames that may be on their way at the same time. More than a ring ever has in flight, so that the delay stays the
+only thing that a long line adds; a bound all the same, for an end that does not read."""
+
 
 class DelayedLink(Link):
     """Sends every frame `seconds` later; order is kept, and frames overlap in flight as on a long line.
@@ -21,6 +25,7 @@ class DelayedLink(Link):
         self._seconds = seconds
         self._in_flight: collections.deque[tuple[float, Frame]] = collections.deque()
         self._wake = asyncio.Event()
+        self._room = asyncio.Event()
         self._error: RingError | None = None
         self._sender = asyncio.create_task(self._run())
 
@@ -36,9 +41,13 @@ class DelayedLink(Link):
 
     async def send(self, frame: Frame) -> None:
         """Put the frame on its way."""
+        due = asyncio.get_running_loop().time() + self._seconds
+        while self._error is None and len(self._in_flight) >= LINE_FRAMES:
+            self._room.clear()
+            await self._room.wait()
         if self._error is not None:
             raise self._error
-        self._in_flight.append((asyncio.get_running_loop().time() + self._seconds, frame))
+        self._in_flight.append((due, frame))
         self._wake.set()
 
     async def receive(self) -> Frame:
@@ -48,6 +57,7 @@ class DelayedLink(Link):
     async def close(self) -> None:
         """Close at once; what is still in flight is lost, as when a line is cut."""
         self._sender.cancel()
+        self._fail(RingError(f"the link to {self.peer} is closed"))
         await self._link.close()
 
     async def _run(self) -> None:
@@ -62,9 +72,14 @@ class DelayedLink(Link):
                 if wait > 0:
                     await asyncio.sleep(wait)
                 self._in_flight.popleft()
+                self._room.set()
                 await self._link.send(frame)
         except RingError as error:
-            self._error = error
+            self._fail(error)
+
+    def _fail(self, error: RingError) -> None:
+        self._error = self._error or error
+        self._room.set()
 
 
 def delayed(link: Link, milliseconds: float) -> Link:

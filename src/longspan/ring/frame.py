@@ -81,6 +81,8 @@ def read_prefix(
     Raises ProtocolError when they are not a frame, or announce more than the bounds allow. Only a Hello or a Refuse
     may be of another protocol version.
     """
+    if len(data) != PREFIX.size:
+        raise ProtocolError(f"a frame begins with {PREFIX.size} bytes, got {len(data)}")
     magic, version, kind, _, header_bytes, payload_bytes = PREFIX.unpack(data)
     if magic != MAGIC:
         raise ProtocolError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 
 from longspan.errors import RingError
 from longspan.ring.frame import Frame
@@ -17,8 +18,9 @@ class InProcessLink(Link):
     def __init__(self, name: str) -> None:
         self.statistics = LinkStatistics()
         self._name = name
-        self._incoming: asyncio.Queue[Frame | None] = asyncio.Queue(QUEUE_FRAMES)
-        self._closed = asyncio.Event()
+        self._incoming: collections.deque[Frame] = collections.deque()
+        self._changed = asyncio.Event()
+        self._closed = False
         self._other: InProcessLink = self
 
     @property
@@ -28,38 +30,45 @@ class InProcessLink(Link):
 
     async def send(self, frame: Frame) -> None:
         """See `Link.send`."""
-        if self._closed.is_set() or self._other._closed.is_set():
+        waiting = self._other._incoming
+        while not self._over and len(waiting) >= QUEUE_FRAMES:
+            await self._change()
+        if self._over:
             raise RingError(f"the link to {self.peer} is closed")
-        put = asyncio.ensure_future(self._other._incoming.put(frame))
-        closed = asyncio.ensure_future(self._other._closed.wait())
-        await asyncio.wait((put, closed), return_when=asyncio.FIRST_COMPLETED)
-        closed.cancel()
-        if not put.done():
-            put.cancel()
-            raise RingError(f"the link to {self.peer} was closed by the peer")
+        waiting.append(frame)
+        self._other._changed.set()
         self.statistics.frames_sent += 1
         self.statistics.bytes_sent += sum(map(len, frame.parts()))
 
     async def receive(self) -> Frame:
-        """See `Link.receive`."""
-        if self._closed.is_set():
+        """See `Link.receive`. What the other end sent before it closed still arrives."""
+        while not self._closed and not self._incoming:
+            if self._other._closed:
+                raise RingError(f"the link to {self.peer} was closed by the peer")
+            await self._change()
+        if self._closed:
             raise RingError(f"the link to {self.peer} is closed")
-        frame = await self._incoming.get()
-        if frame is None:
-            self._closed.set()
-            raise RingError(f"the link to {self.peer} was closed by the peer")
+        frame = self._incoming.popleft()
+        self._other._changed.set()
         self.statistics.frames_received += 1
         self.statistics.bytes_received += sum(map(len, frame.parts()))
+        self.statistics.queued = len(self._incoming)
         return frame
 
     async def close(self) -> None:
         """See `Link.close`."""
-        for end in (self, self._other):
-            if not end._closed.is_set():
-                end._closed.set()
-                if end._incoming.full():
-                    end._incoming.get_nowait()
-                end._incoming.put_nowait(None)
+        self._closed = True
+        self._changed.set()
+        self._other._changed.set()
+
+    @property
+    def _over(self) -> bool:
+        return self._closed or self._other._closed
+
+    async def _change(self) -> None:
+        """Wait until this end has frames, room or an end that it did not have before."""
+        self._changed.clear()
+        await self._changed.wait()
 
 
 def pair(left: str = "left", right: str = "right") -> tuple[InProcessLink, InProcessLink]:

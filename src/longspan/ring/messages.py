@@ -57,6 +57,14 @@ class Hello(msgspec.Struct, frozen=True):
     assignment: Assignment | None = None
 
 
+class Greeting(msgspec.Struct, frozen=True):
+    """The part of a Hello that every version can read, whatever the rest of it means."""
+
+    protocol: int
+    version: str
+    digest: str
+
+
 class Refuse(msgspec.Struct, frozen=True):
     """Why a Hello is refused, with what the refusing side is; encoded as a map."""
 
@@ -103,8 +111,9 @@ class Passed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A stage cannot go on; the connection closes after this."""
+    """A ring cannot go on; the connection closes after this. stage: at fault, the sender or a neighbour it lost."""
 
+    stage: int
     reason: str
 
 
@@ -138,7 +147,7 @@ _KINDS: dict[type, Kind] = {
 }
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[type, msgspec.msgpack.Decoder[object]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (*_KINDS, IterationHeader)
+    kind: msgspec.msgpack.Decoder(kind) for kind in (*_KINDS, Greeting, IterationHeader)
 }
 
 
@@ -171,7 +180,7 @@ def encode_iteration(
     rows, width = activations.shape
     header = IterationHeader(iteration, rows, width, dtype, failures, timings)
     payload = np.ascontiguousarray(activations, dtype=DTYPES[dtype])
-    return Frame(Kind.ITERATION, _encoder.encode(header), memoryview(payload.data).cast("B"))
+    return Frame(Kind.ITERATION, _encoder.encode(header), payload.reshape(-1).view(np.uint8).data)
 
 
 def decode_iteration(frame: Frame, width: int) -> tuple[IterationHeader, Activations]:

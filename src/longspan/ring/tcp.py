@@ -62,7 +62,7 @@ class TcpLink(asyncio.BufferedProtocol, Link):
 
     async def send(self, frame: Frame) -> None:
         """See `Link.send`."""
-        if not self._writable.is_set():
+        while not self._writable.is_set():
             await self._writable.wait()
         if self._transport is None or self._error is not None or self._transport.is_closing():
             raise self._error or RingError(f"the link to {self._peer} is closed")
@@ -187,4 +187,7 @@ async def connect(host: str, port: int, timeout: float) -> TcpLink:
         raise RingError(
             f"cannot reach {host}:{port}: {error.strerror or error}. Is `longspan stage --listen` running there?"
         ) from None
+    except (ValueError, OverflowError) as error:
+        # A name that no host can have, or a port that does not exist.
+        raise RingError(f"cannot reach {host}:{port}: this is not an address ({error})") from None
     return link
