@@ -13,11 +13,12 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 def uniform(seed: int, position: int) -> float:
     """A float in [0, 1) with 53 random bits for the token at `position`, from the low 64 bits of the seed."""
-    key = _mix((seed + _GOLDEN) & _MASK)
-    return (_mix((key + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
+    key = mix((seed + _GOLDEN) & _MASK)
+    return (mix((key + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
 
 
-def _mix(value: int) -> int:
+def mix(value: int) -> int:
+    """A bijection of 64-bit numbers in which every bit of the result depends on every bit of `value`."""
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
