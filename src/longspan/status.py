@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from longspan.schedule.statistics import PlannerStatistics
+
 
 class StageStatus(msgspec.Struct, frozen=True):
     """One stage as the coordinator sees it.
@@ -48,7 +50,8 @@ class Readiness(msgspec.Struct, frozen=True):
 class EngineStatistics(msgspec.Struct, frozen=True):
     """Figures of the engine since it started; times in seconds.
 
-    kv_usage: share of all slots' cells in use. iteration_rows: rows of all iterations together.
+    kv_usage: share of all slots' cells in use. iteration_rows: rows of all iterations together. planner: the
+    planner's own figures.
     """
 
     running: int
@@ -66,3 +69,4 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     mixed_iterations: int
     iteration_rows: int
     preemptions: int
+    planner: PlannerStatistics | None = None

@@ -22,7 +22,7 @@ from longspan.request import GenerationRequest
 from longspan.ring.driver import RingDriver
 from longspan.ring.llama_loader import LlamaLoader
 from longspan.runtime.base import Capacity
-from longspan.schedule.events import Admitted, Event, Failed, Finished, FinishReason, Preempted, TokensCommitted
+from longspan.schedule.events import Admitted, Event, Failed, Finished, FinishReason, TokensCommitted
 from longspan.schedule.limits import Limits
 from longspan.schedule.planner import Planner
 from longspan.schedule.policy import Policy
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class EngineCore:
-    """Everything that changes while requests run. Only the engine's thread calls it, except `statistics`.
+    """Everything that changes while requests run. Only the engine's thread calls it.
 
     missing: sentences that say what keeps the engine from serving; empty when it serves.
     epoch: how often the ring has formed.
@@ -195,9 +195,15 @@ class EngineCore:
         deliver(self._end(sequence, "cancelled"))
         self._pump()
 
+    @property
+    def outstanding(self) -> int:
+        """Requests that run or wait; may be read from any thread."""
+        return len(self._answers)
+
     def statistics(self) -> EngineStatistics:
-        """Figures so far. May be called from any thread: it only reads."""
-        return self._counters.statistics(self._planner)
+        """Figures so far."""
+        assert self._planner is not None
+        return self._counters.statistics(self._planner.statistics(self._now()))
 
     def _fail_all(self, error: LongspanError) -> None:
         batch: Delivery = []
@@ -220,7 +226,6 @@ class EngineCore:
                 break
             tokens = np.fromiter((token for span in iteration.spans for token in span.tokens), np.int32)
             driver.send(iteration, self._embedding.rows(tokens))
-            self._counters.planned(iteration)
         events = planner.take_events()
         if events:
             self._dispatch(events)
@@ -254,8 +259,6 @@ class EngineCore:
             elif isinstance(event, Failed):
                 self._counters.failed += 1
                 batch += self._fail(event.sequence, _error_of(event))
-            elif isinstance(event, Preempted):
-                self._counters.preemptions += 1
         deliver(batch)
 
     def _commit(self, answer: Answer, event: TokensCommitted, now: float) -> Delivery:

@@ -1,14 +1,13 @@
-"""What the engine counts."""
+"""What the engine counts besides the planner."""
 
 from __future__ import annotations
 
-from longspan.schedule.planner import Planner
-from longspan.schedule.span import Iteration
+from longspan.schedule.statistics import PlannerStatistics
 from longspan.status import EngineStatistics
 
 
 class Counters:
-    """Totals since the engine started. Written by the engine's thread, read by any."""
+    """Totals since the engine started."""
 
     def __init__(self) -> None:
         self.finished = 0
@@ -16,36 +15,24 @@ class Counters:
         self.cancelled = 0
         self.prompt_tokens = 0
         self.generated_tokens = 0
-        self.preemptions = 0
-        self._iterations = 0
-        self._mixed = 0
-        self._rows = 0
 
-    def planned(self, iteration: Iteration) -> None:
-        """An iteration goes out."""
-        self._iterations += 1
-        self._rows += iteration.rows
-        exact = sum(span.phase.is_exact for span in iteration.spans)
-        if 0 < exact < len(iteration.spans):
-            self._mixed += 1
-
-    def statistics(self, planner: Planner | None) -> EngineStatistics:
-        """The totals with the planner's state."""
-        state = planner.statistics() if planner is not None else None
+    def statistics(self, planner: PlannerStatistics) -> EngineStatistics:
+        """The totals with the planner's."""
         return EngineStatistics(
-            running=state.running if state else 0,
-            waiting=state.waiting if state else 0,
-            kv_usage=state.kv_usage if state else 0.0,
-            slots=state.slots if state else 0,
-            free_slots=state.free_slots if state else 0,
-            in_flight=planner.in_flight if planner is not None else 0,
+            running=planner.running,
+            waiting=planner.waiting,
+            kv_usage=planner.kv_cells_used / planner.kv_cells if planner.kv_cells else 0.0,
+            slots=planner.slots,
+            free_slots=planner.slots - planner.running,
+            in_flight=planner.in_flight,
             requests_finished=self.finished,
             requests_failed=self.failed,
             requests_cancelled=self.cancelled,
             prompt_tokens=self.prompt_tokens,
             generated_tokens=self.generated_tokens,
-            iterations=self._iterations,
-            mixed_iterations=self._mixed,
-            iteration_rows=self._rows,
-            preemptions=self.preemptions,
+            iterations=planner.iterations,
+            mixed_iterations=planner.mixed_iterations,
+            iteration_rows=planner.decode_rows + planner.prefill_rows + planner.recompute_rows,
+            preemptions=planner.preemptions,
+            planner=planner,
         )

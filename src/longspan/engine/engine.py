@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import dataclasses
 import secrets
 import threading
@@ -60,7 +61,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._model: ServedModel | None = None
-        self._most_waiting = 0
+        self._most_outstanding = 0
         self._longest = 0
 
     @property
@@ -82,7 +83,7 @@ class Engine:
             await self.stop()
             raise
         self._longest = capacity.cells_per_slot
-        self._most_waiting = capacity.slots + self._options.max_waiting
+        self._most_outstanding = capacity.slots + self._options.max_waiting
         description = self._source.description
         self._model = ServedModel(
             description.model_id,
@@ -118,13 +119,13 @@ class Engine:
         check(request.sampling, self.model.description.vocabulary)
         if len(request.prompt) + 1 > self._longest:
             raise ContextLengthError(
-                f"the prompt has {len(request.prompt)} tokens, and a slot holds {self._longest} positions for prompt "
-                "and answer together. Shorten the prompt, or serve with a larger --context."
+                f"the prompt has {len(request.prompt)} tokens, and a slot holds {self._longest} positions for "
+                "prompt and answer together. Shorten the prompt, or serve with a larger --context."
             )
-        statistics = core.statistics()
-        if statistics.running + statistics.waiting >= self._most_waiting:
+        if core.outstanding >= self._most_outstanding:
             raise QueueFullError(
-                f"{statistics.waiting} requests are waiting already; try again later", retry_after=1.0
+                f"{core.outstanding} requests run or wait already, which is the most; try again later",
+                retry_after=1.0,
             )
         if request.seed is None:
             request = msgspec.structs.replace(request, seed=secrets.randbits(64))
@@ -153,9 +154,19 @@ class Engine:
 
     def statistics(self) -> EngineStatistics:
         """Figures since the engine started."""
-        if self._core is None:
+        core, loop = self._core, self._loop
+        if core is None or loop is None:
             raise RingError("the engine is not running")
-        return self._core.statistics()
+        answer: concurrent.futures.Future[EngineStatistics] = concurrent.futures.Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(core.statistics())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        loop.call_soon_threadsafe(ask)
+        return answer.result(timeout=10.0)
 
     def _cancel(self, stream: RequestStream) -> None:
         core, loop = self._core, self._loop

@@ -13,8 +13,8 @@ DEFAULT_CONTEXT = 4096
 class EngineOptions:
     """How to serve one model.
 
-    model: reference (see `model.reference.resolve`). stages: into how many parts the model is split on this machine;
-    1 runs it whole in this process, more run each stage in a child process. splits: explicit ranges, "0-10,10-30".
+    model: reference (see `model.reference.resolve`). stages: parts that the model is split into on this machine; 1
+    runs it whole in this process, more run each stage in a child process. splits: explicit ranges, "0-10,10-30".
     ring: addresses of stages that listen elsewhere, in ring order; then `stages` does not count.
     hold_first_stage: the coordinator's own process runs the first stage.
     link_delay_ms: emulated one-way delay of every link between machines. Local stages pretend to be machines of

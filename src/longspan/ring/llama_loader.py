@@ -12,7 +12,8 @@ from longspan.model.architecture import find_architecture
 from longspan.model.source import ModelSource
 from longspan.ring.messages import Assignment
 from longspan.runtime.base import StageRuntime
-from longspan.runtime.llama.runtime import LlamaRuntime
+from longspan.runtime.llama.runtime import LlamaRuntime, Sampler
+from longspan.sampling.sampler import sample
 
 
 def default_threads(stages_here: int = 1) -> int:
@@ -22,14 +23,25 @@ def default_threads(stages_here: int = 1) -> int:
 
 
 class LlamaLoader:
-    """A `StageLoader` over a model source. threads: of the compute, None for all cores."""
+    """A `StageLoader` over a model source.
 
-    def __init__(self, source: ModelSource, *, threads: int | None = None, library: str | None = None) -> None:
+    threads: of the compute, None for all cores. sampler: of the last stage.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        threads: int | None = None,
+        library: str | None = None,
+        sampler: Sampler = sample,
+    ) -> None:
         description = source.description
         self._source = source
         self._residual = find_architecture(description.architecture).residual
         self._threads = threads or default_threads()
         self._library = library
+        self._sampler = sampler
         self.digest = source.digest
         self.layers = description.layers
         self.width = description.width
@@ -52,4 +64,5 @@ class LlamaLoader:
             threads=self._threads,
             residual=self._residual,
             width=self.width,
+            sampler=self._sampler,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,19 @@ from longspan.runtime.llama.context import LlamaContext
 from longspan.runtime.llama.exactness import ExactnessProbe
 from longspan.runtime.llama.residual import ResidualReader
 from longspan.runtime.slots import KvCopy, KvTrim, SlotBook, SlotPlan
+from longspan.sampling.adjustment import Logits
+from longspan.sampling.parameters import SamplingParameters
 from longspan.sampling.sampler import sample
-from longspan.schedule.span import Iteration, Sample, Span, SpanFailure
+from longspan.schedule.span import Iteration, Sample, Span, SpanFailure, TokenLogprob
 from longspan.schedule.sub_batches import sub_batches
 
 DEFAULT_MAX_ROWS = 512
 MAX_SAMPLES = 128
 """Most rows that one iteration may sample: each needs a row of logits as wide as the vocabulary."""
+
+
+Sampler = Callable[[Logits, SamplingParameters, int, Sequence[int]], tuple[int, TokenLogprob | None]]
+"""(logits, parameters, position of the sampled token, tokens before it) → token; see `sampling.sampler.sample`."""
 
 
 class LlamaRuntime(StageRuntime):
@@ -30,6 +37,7 @@ class LlamaRuntime(StageRuntime):
     last: whether the file ends with the output head, so that this stage samples.
     layers: blocks in the file. residual: name of the residual tensor without the layer's number.
     exact_rows: see `Capacity`; measured when None (see `exactness`), and remembered.
+    sampler: turns a row of logits into a token; whoever wants to look at logits hands in his own.
     """
 
     def __init__(
@@ -45,9 +53,11 @@ class LlamaRuntime(StageRuntime):
         residual: str = "l_out",
         max_rows: int = DEFAULT_MAX_ROWS,
         exact_rows: int | None = None,
+        sampler: Sampler = sample,
         width: int,
     ) -> None:
         self._last = last
+        self._sampler = sampler
         self._reader = None if last else ResidualReader(library, f"{residual}-{layers - 1}", width, max_rows)
         # Every row of a stage that is not the last is an output, or llama.cpp prunes it before the residual.
         outputs = min(max_rows, max(slots, MAX_SAMPLES)) if last else max_rows
@@ -140,7 +150,7 @@ class LlamaRuntime(StageRuntime):
                 logits = self._context.logits(batch_row + row)
                 position = _position(span, row) + 1
                 try:
-                    token, logprob = sample(logits, parameters, position, self._book.history(span, row))
+                    token, logprob = self._sampler(logits, parameters, position, self._book.history(span, row))
                 except LongspanError as error:
                     failures.append(SpanFailure(index, str(error)))
                     break
