@@ -22,6 +22,11 @@ Script = Callable[[GenerationRequest], Sequence[Step]]
 CONTEXT = 64
 
 
+def always(*steps: Step) -> Script:
+    """The same steps whatever is asked."""
+    return lambda request: steps
+
+
 class JinjaTemplate:
     """A chat template without a sandbox."""
 

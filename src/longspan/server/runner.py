@@ -56,9 +56,11 @@ async def serve(
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises UsageError that says why the address cannot be had, and what to do."""
+    if not 0 <= port <= 65535:
+        raise UsageError(f"port {port} does not exist; ports go from 1 to 65535, and 0 takes any free one.")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (socket.gaierror, OverflowError) as error:
+    except socket.gaierror as error:
         raise UsageError(
             f"cannot listen on {host} port {port}: {error}. Give an address of this machine."
         ) from error
@@ -69,7 +71,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
         raise UsageError(_refusal(host, port, error)) from error
     listener.setblocking(False)
@@ -85,16 +87,15 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{address}]:{port}" if address.version == 6 else f"http://{address}:{port}"
 
 
-def _refusal(host: str, port: int, error: Exception) -> str:
-    reason = error.errno if isinstance(error, OSError) else None
-    if reason == errno.EADDRINUSE:
+def _refusal(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
         return (
             f"port {port} on {host} is in use by another program. "
             "End that program, or choose another port with --port (0 takes any free one)."
         )
-    if reason == errno.EACCES:
+    if error.errno == errno.EACCES:
         return f"no permission to listen on port {port}. Choose one above 1023 with --port."
-    if reason == errno.EADDRNOTAVAIL:
+    if error.errno == errno.EADDRNOTAVAIL:
         return f"{host} is not an address of this machine. Choose another with --host, for example 127.0.0.1."
     return f"cannot listen on {host} port {port}: {error}."
 

@@ -119,7 +119,7 @@ def _prompt(request: ChatRequest, model: ServedModel) -> list[int]:
     if request.reasoning_effort is not None:
         if "reasoning_effort" not in template.source:
             raise RequestError(
-                "This model's chat template knows no reasoning effort.",
+                "This model's chat template has no place for `reasoning_effort`.",
                 param="reasoning_effort",
                 code="unsupported_parameter",
             )
