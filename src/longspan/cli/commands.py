@@ -34,7 +34,7 @@ class Family(NamedTuple):
     summary: str
 
 
-FAMILIES: tuple[Family, ...] = ()
+FAMILIES: tuple[Family, ...] = (Family("bench", CHECK, "measure what things cost on this machine"),)
 
 COMMANDS: tuple[Command, ...] = (
     Command("demo", "longspan.cli.demo:demo", SERVE, "see it answer, split over processes with slow links"),
@@ -45,4 +45,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("pull", "longspan.cli.pull:pull", FILES, "fetch a model into the cache"),
     Command("split", "longspan.cli.split:split", FILES, "write a model as a package with a file for every layer"),
     Command("doctor", "longspan.cli.doctor:doctor", CHECK, "what this machine has, and what is wrong with it"),
+    Command("certify", "longspan.cli.certify:certify", CHECK, "is the split model the whole one, bit by bit?"),
+    Command("bench ring", "longspan.cli.bench_ring:bench_ring", CHECK, "what the ring costs"),
 )

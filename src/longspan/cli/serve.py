@@ -61,8 +61,11 @@ def serve(
         Do not show the ring.
     """
     from longspan.server import ServerOptions
+    from longspan.server.access_log import log_accesses_to_standard_error
 
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    if access_log:
+        log_accesses_to_standard_error()
     options = ServerOptions(api_keys=api_key, access_log=access_log)
     run_until_stopped(_serve(engine.options(model), options, host, port, quiet=quiet))
 
