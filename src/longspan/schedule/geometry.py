@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -66,6 +68,59 @@ def geometry_of(spans: Sequence[Span]) -> Geometry:
     )
 
 
+def decode_geometry(slots: Sequence[int], kv_read: int) -> Geometry:
+    """The geometry of one decode row on each of these slots, in ascending order, behind `kv_read` positions."""
+    rows = len(slots)
+    if not rows:
+        return Geometry()
+    passes = 1
+    if slots[-1] - slots[0] >= rows:
+        passes += sum([right != left + 1 for left, right in pairwise(slots)])
+    return Geometry(rows, 0, rows, kv_read, kv_read, rows, 1, passes)
+
+
+def join_geometry(decode: Geometry, slots: Sequence[int], prefill: Sequence[Span]) -> Geometry:
+    """The geometry of one decode row on each of `slots`, which alone have the geometry `decode`, and prefill spans."""
+    rows = kv_read = history = squares = 0
+    widest = decode.widest
+    for span in prefill:
+        count = len(span.tokens)
+        rows += count
+        kv_read += span.start
+        history += span.start * count
+        squares += count * count
+        widest = max(widest, count)
+    return Geometry(
+        decode.exact_rows,
+        rows,
+        decode.sequences + len(prefill),
+        decode.kv_read + kv_read,
+        decode.history_rows + history,
+        decode.square_rows + squares,
+        widest,
+        decode.sub_batches + _added_sub_batches(slots, prefill),
+    )
+
+
+def _added_sub_batches(slots: Sequence[int], prefill: Sequence[Span]) -> int:
+    """How many sub-batches prefill spans add to one row on each of `slots`.
+
+    Only the neighbourhood matters: with its direct neighbours, a prefill span makes its own steps and may join two
+    runs to one.
+    """
+    shape = {span.slot: len(span.tokens) for span in prefill}
+    neighbours = {near for slot in shape for near in (slot - 1, slot + 1) if near not in shape}
+    near_rows = sorted(slot for slot in neighbours if _is_in(slots, slot))
+    before = [(slot, 1) for slot in near_rows]
+    after = sorted([*shape.items(), *before])
+    return count_sub_batches(after) - count_sub_batches(before)
+
+
+def _is_in(ordered: Sequence[int], value: int) -> bool:
+    index = bisect.bisect_left(ordered, value)
+    return index < len(ordered) and ordered[index] == value
+
+
 def geometry_of_shapes(shapes: Sequence[tuple[int, int, int, bool]]) -> Geometry:
     """The geometry of spans given as (slot, start, rows, decode or verify), in slot order."""
     exact = prefill = kv_read = history = squares = widest = 0
@@ -79,7 +134,7 @@ def geometry_of_shapes(shapes: Sequence[tuple[int, int, int, bool]]) -> Geometry
             exact += rows
         else:
             prefill += rows
-    passes = count_sub_batches((slot, rows) for slot, _, rows, _ in shapes)
+    passes = count_sub_batches([(slot, rows) for slot, _, rows, _ in shapes])
     return Geometry(exact, prefill, len(shapes), kv_read, history, squares, widest, passes)
 
 

@@ -7,6 +7,7 @@ a span that the iteration does not have belongs to nobody; it is counted.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 from longspan.schedule.events import FailureKind
@@ -20,10 +21,14 @@ class SpanFault(NamedTuple):
     reason: str
 
 
-class Outcomes(NamedTuple):
-    """One entry a span: its samples in row order, or its fault. `strays`: samples and failures of unknown spans."""
+Outcome = tuple[Sample, ...] | SpanFault
+"""The samples of a span in row order, or its fault."""
 
-    spans: list[tuple[Sample, ...] | SpanFault]
+
+class Outcomes(NamedTuple):
+    """One outcome a span. `strays`: samples and failures of unknown spans."""
+
+    spans: list[Outcome]
     strays: int
 
 
@@ -31,35 +36,38 @@ def outcomes(iteration: Iteration, result: IterationResult) -> Outcomes:
     """Sort a result by the spans of its iteration."""
     spans = iteration.spans
     count = len(spans)
-    found: list[list[Sample]] = [[] for _ in spans]
+    found: list[tuple[Sample, ...]] = [()] * count
     strays = 0
     for sample in result.samples:
-        if 0 <= sample.span < count:
-            found[sample.span].append(sample)
+        index = sample.span
+        if 0 <= index < count:
+            before = found[index]
+            if len(before) <= len(spans[index].sample_rows):  # one too many is enough to tell
+                found[index] = (*before, sample) if before else (sample,)
         else:
             strays += 1
-    failed: dict[int, str] = {}
+    decided: list[Outcome] = []
+    for index, (span, samples) in enumerate(zip(spans, found, strict=True)):
+        asked = span.sample_rows
+        if len(asked) == 1 == len(samples) and samples[0].row == asked[0]:
+            decided.append(samples)
+        else:
+            decided.append(_sorted_or_fault(iteration, index, samples))
     for failure in result.failures:
         if 0 <= failure.span < count:
-            failed.setdefault(failure.span, failure.reason)
+            decided[failure.span] = SpanFault(FailureKind.STAGE, failure.reason)
         else:
             strays += 1
-    decided: list[tuple[Sample, ...] | SpanFault] = []
-    for index, (span, samples) in enumerate(zip(spans, found, strict=True)):
-        if index in failed:
-            decided.append(SpanFault(FailureKind.STAGE, failed[index]))
-            continue
-        if len(samples) > 1:
-            samples.sort(key=lambda sample: sample.row)
-        rows = tuple(sample.row for sample in samples)
-        if rows == span.sample_rows:
-            decided.append(tuple(samples))
-        else:
-            decided.append(
-                SpanFault(
-                    FailureKind.PROTOCOL,
-                    f"iteration {iteration.id} span {index}: samples for rows {list(rows)} came back, "
-                    f"asked were {list(span.sample_rows)}",
-                )
-            )
     return Outcomes(decided, strays)
+
+
+def _sorted_or_fault(iteration: Iteration, index: int, samples: tuple[Sample, ...]) -> Outcome:
+    asked = iteration.spans[index].sample_rows
+    ordered = tuple(sorted(samples, key=attrgetter("row")))
+    rows = tuple(sample.row for sample in ordered)
+    if rows == asked:
+        return ordered
+    return SpanFault(
+        FailureKind.PROTOCOL,
+        f"iteration {iteration.id} span {index}: samples for rows {list(rows)} came back, asked were {list(asked)}",
+    )

@@ -9,6 +9,7 @@ it has no clock and no random numbers, and calls nobody.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import deque
 from operator import attrgetter
@@ -17,7 +18,7 @@ from longspan.errors import ProtocolError
 from longspan.schedule.admission import Admission
 from longspan.schedule.events import Event, FailureKind, FinishReason, TokensCommitted
 from longspan.schedule.filling import Filling
-from longspan.schedule.geometry import Geometry, geometry_of
+from longspan.schedule.geometry import Geometry, decode_geometry, join_geometry
 from longspan.schedule.limits import Limits
 from longspan.schedule.outcome import SpanFault, outcomes
 from longspan.schedule.pacing import Pacing
@@ -91,67 +92,70 @@ class Planner:
         May be called while earlier iterations are in flight. Events that planning causes (Admitted, Preempted,
         Finished) come with the next `complete`, or at once from `take_events`.
         """
-        spans: list[Span] = []
-        decode = Geometry()
-        wanted = self._filling.wanted
-        if wanted and self._prefill_goes_first(now):
-            spans = self._prefill_alone(now)
-        if not spans and (spans := self._decode_rows()):
-            decode = geometry_of(spans)
-            if wanted:
-                self._join_prefill(spans, decode, now)
-        elif not spans and wanted:
-            spans = self._prefill_alone(now)
-        if not spans:
+        filling = self._filling
+        wanted = filling.wanted
+        prefill = self._prefill_alone(now) if wanted and self._prefill_goes_first(now) else []
+        slots = self._decode_slots() if not prefill else []
+        spans, decode = self._decode_spans(slots)
+        if wanted and not prefill:
+            prefill = self._join_prefill(decode, now) if spans else self._prefill_alone(now)
+        if not spans and not prefill:
             return None
-        return self._send(spans, decode, now)
+        geometry = decode
+        if prefill:
+            for span in prefill:
+                bisect.insort(spans, span, key=_SLOT)
+            geometry = join_geometry(decode, slots, prefill)
+        self._counters.planned(geometry, prefill)
+        return self._send(spans, geometry, decode, now)
 
-    def _send(self, spans: list[Span], decode: Geometry, now: float) -> Iteration:
+    def _send(self, spans: list[Span], geometry: Geometry, decode: Geometry, now: float) -> Iteration:
         """Make the iteration of the spans, and remember what is known now."""
         roster, pacing = self._roster, self._pacing
-        geometry = decode
-        if len(spans) != decode.sequences:
-            spans.sort(key=_SLOT)
-            geometry = geometry_of(spans)
         self._count_prefill_only(geometry)
         operations, samplings = tuple(roster.slots.operations), tuple(roster.samplings)
         roster.slots.operations.clear()
         roster.samplings.clear()
         iteration = Iteration(self._next_iteration, operations, samplings, tuple(spans))
         self._next_iteration += 1
-        alone = pacing.costs.predict(decode) if geometry.mixed else 0.0
+        alone = allowance = 0.0
         if geometry.mixed:
             pacing.guard.mixed_planned(now)
+            alone = pacing.costs.predict(decode)
+            allowance = pacing.allowance(alone)
         record = PlanRecord(
             iteration=iteration,
             geometry=geometry,
             planned_at=now,
             predicted=pacing.costs.by_stage(geometry),
             decode_seconds=alone,
-            allowance=pacing.allowance(alone) if geometry.mixed else 0.0,
+            allowance=allowance,
             prefill_left=self._filling.wanted,
             guard=pacing.guard.state(now),
             running=roster.slots.running,
             waiting=len(roster.waiting),
         )
         self._in_flight.append(record)
-        self._counters.planned(record)
         return iteration
 
     def take_events(self) -> list[Event]:
         """Events that no call has returned yet."""
         return self._roster.take_events()
 
-    def _decode_rows(self) -> list[Span]:
+    def _decode_slots(self) -> list[int]:
+        """Slots whose decode row goes out now: all that are ready, as far as the lane and the limits reach."""
         roster = self._roster
         if not len(roster.ready):
             return []
         share = math.ceil(len(roster.decoding) / self.policy.lanes)
         slots = roster.ready.take(min(share, self.limits.free_rows))
-        if self.limits.pooled:
-            slots = self._admission.make_room(slots)
-        owners = roster.slots.owners
-        return [owner.decode_span() for slot in slots if (owner := owners[slot]) is not None]
+        return self._admission.make_room(slots) if self.limits.pooled else slots
+
+    def _decode_spans(self, slots: list[int]) -> tuple[list[Span], Geometry]:
+        """One row on each of the slots, and their geometry."""
+        owners = self._roster.slots.owners
+        spans = [owners[slot].decode_span() for slot in slots]  # type: ignore[union-attr]  # ready slots have owners
+        return spans, decode_geometry(slots, sum([span.start for span in spans]))
 
     def _prefill_goes_first(self, now: float) -> bool:
         """True when an iteration without decode rows is due although decode rows are ready."""
@@ -170,12 +174,11 @@ class Planner:
         contended = bool(self._roster.decoding) or self._filling.contended
         return self._filling.fill(rows, self._pacing.prefill_rows(self._filling.next_start, rows, contended), now)
 
-    def _join_prefill(self, spans: list[Span], decode: Geometry, now: float) -> None:
-        """Add prefill spans to decode spans, as far as the gap of the decoding streams allows."""
+    def _join_prefill(self, decode: Geometry, now: float) -> list[Span]:
+        """Prefill spans to run beside decode rows, as far as the gap of the decoding streams allows."""
         rows = self.limits.free_rows - decode.rows
         rows = self._pacing.joined_rows(decode, self._filling.next_start, rows, now)
-        if rows > 0:
-            spans += self._filling.join(rows, now)
+        return self._filling.join(rows, now) if rows > 0 else []
 
     def _count_prefill_only(self, geometry: Geometry) -> None:
         if geometry.exact_rows or not self._roster.decoding:
@@ -220,13 +223,14 @@ class Planner:
 
     def _commit(self, sequence: Sequence, span: Span, samples: tuple[Sample, ...]) -> None:
         committed = sequence.commit(span, samples)
-        self._roster.slots.confirm(sequence)
+        if sequence.computed >= sequence.confirm_at:
+            self._roster.slots.confirm(sequence)
         if committed:
             self._roster.events.append(
                 TokensCommitted(
                     sequence.id,
-                    tuple(sample.token for sample in committed),
-                    tuple(sample.logprob for sample in committed if sample.logprob is not None),
+                    tuple([sample.token for sample in committed]),
+                    tuple([sample.logprob for sample in committed if sample.logprob is not None]),
                 )
             )
 

@@ -58,18 +58,18 @@ class PrefixIndex:
         self._owners[slot] = None
         self._lengths[slot] = 0
 
+    def indexed(self, sequence: Sequence, limit: int) -> int:
+        """About how many positions `longest` would find: whole blocks, by their hashes alone."""
+        if limit < BLOCK or not self._blocks:
+            return 0
+        return BLOCK * self._known_blocks(_hashes(sequence, limit), limit // BLOCK)
+
     def longest(self, sequence: Sequence, limit: int) -> Match | None:
         """The longest common prefix of the sequence's tokens with any slot, at most `limit` positions."""
         if limit < BLOCK or not self._blocks:
             return None
         hashes = _hashes(sequence, limit)
-        low, high = 0, min(limit // BLOCK, len(hashes))
-        while low < high:  # a slot that holds block i holds all blocks before it
-            middle = (low + high + 1) // 2
-            if hashes[middle - 1] in self._blocks:
-                low = middle
-            else:
-                high = middle - 1
+        low = self._known_blocks(hashes, limit // BLOCK)
         if not low:
             return None
         best: Match | None = None
@@ -78,6 +78,16 @@ class PrefixIndex:
             if best is None or length > best.length:
                 best = Match(slot, length)
         return best if best is not None and best.length >= BLOCK else None
+
+    def _known_blocks(self, hashes: list[int], high: int) -> int:
+        low = 0
+        while low < high:  # a slot that holds block i holds all blocks before it
+            middle = (low + high + 1) // 2
+            if hashes[middle - 1] in self._blocks:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def _common(self, sequence: Sequence, slot: int, length: int, limit: int) -> int:
         owner = self._owners[slot]

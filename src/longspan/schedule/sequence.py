@@ -9,6 +9,7 @@ from longspan.schedule.span import Phase, Sample, Span
 
 NO_SLOT = -1
 
+_DECODE = Phase.DECODE
 _FIRST_ROW = (0,)
 
 
@@ -27,6 +28,8 @@ class Sequence:
     tokens: the prompt and every committed token; only ever appended to.
     dispatched: positions whose rows were sent to the ring in this epoch (or copied there by an operation).
     computed: positions that the ring has confirmed; computed <= dispatched.
+    confirm_at: value of `computed` at which other sequences can start from more of this one's KV than before.
+    ended: no further token may follow: an end token was committed, or the token limit is reached.
     claim: cells of the shared pool that count as taken by this sequence.
     cached_tokens: positions that were served from another sequence's KV at the first admission.
     overtakes: later, not more urgent sequences that were admitted first.
@@ -41,8 +44,10 @@ class Sequence:
         "cached_tokens",
         "claim",
         "computed",
+        "confirm_at",
         "dispatched",
         "end_tokens",
+        "ended",
         "epoch",
         "hashes",
         "id",
@@ -69,6 +74,7 @@ class Sequence:
         self.epoch = 0
         self.dispatched = 0
         self.computed = 0
+        self.confirm_at = 0
         self.claim = 0
         self.cached_tokens = 0
         self.overtakes = 0
@@ -79,6 +85,7 @@ class Sequence:
     def limit_tokens(self, longest: int) -> None:
         """Prompt and answer together may have `longest` tokens."""
         self.token_limit = min(longest, self.prompt_length + self.request.max_tokens)
+        self.ended = len(self.tokens) >= self.token_limit
 
     @property
     def resumed(self) -> bool:
@@ -115,7 +122,7 @@ class Sequence:
         """Dispatch the row of the last committed token."""
         start = self.dispatched
         self.dispatched = start + 1
-        return Span(self.id, self.slot, self.epoch, start, (self.tokens[start],), Phase.DECODE, _FIRST_ROW)
+        return Span(self.id, self.slot, self.epoch, start, (self.tokens[start],), _DECODE, _FIRST_ROW)
 
     def prefill_span(self, rows: int) -> Span:
         """Dispatch the next `rows` rows of prefill or replay; the row that ends a fresh prompt is sampled."""
@@ -136,12 +143,15 @@ class Sequence:
     def commit(self, span: Span, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """Take over what the ring computed for a span of this epoch; returns the samples that were committed.
 
-        Committing ends with an end token or the token limit.
+        Committing ends with an end token or the token limit; then the sequence has `ended`.
         """
-        self.computed = max(self.computed, span.end)
+        self.computed = span.start + len(span.tokens)
+        tokens = self.tokens
         for count, sample in enumerate(samples, start=1):
-            self.tokens.append(sample.token)
-            if self.ended:
+            token = sample.token
+            tokens.append(token)
+            if len(tokens) >= self.token_limit or token in self.end_tokens:
+                self.ended = True
                 return samples[:count]
         return samples
 
@@ -149,11 +159,6 @@ class Sequence:
     def stopped(self) -> bool:
         """True when the last token is a committed end token."""
         return len(self.tokens) > self.prompt_length and self.tokens[-1] in self.end_tokens
-
-    @property
-    def ended(self) -> bool:
-        """True when no further token may follow."""
-        return len(self.tokens) >= self.token_limit or self.stopped
 
     def rewind(self) -> None:
         """Forget the slot and all that is in flight. Committed tokens stay."""

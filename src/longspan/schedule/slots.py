@@ -88,8 +88,8 @@ class SlotTable:
         return found or self._fit(sequence, self._free_slot(NO_SLOT), 0, NO_SLOT, headroom)
 
     def cached_length(self, sequence: Sequence) -> int:
-        """How many positions of a waiting sequence are cached now."""
-        return self._source(sequence)[1]
+        """About how many positions of a waiting sequence are cached now."""
+        return self.index.indexed(sequence, restorable(sequence, self._limits)) if self._prefix_reuse else 0
 
     def take(self, sequence: Sequence, placement: Placement) -> None:
         """Give the sequence its slot."""
@@ -117,6 +117,7 @@ class SlotTable:
 
     def confirm(self, sequence: Sequence) -> None:
         """Let others start from what the ring has confirmed of a running sequence."""
+        sequence.confirm_at = sequence.computed - sequence.computed % BLOCK + BLOCK
         if self._prefix_reuse:
             length = shareable(sequence, self._limits)
             if length // BLOCK > self.index.length(sequence.slot) // BLOCK:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from longspan.schedule.geometry import Geometry
 from longspan.schedule.guard import GuardState
 from longspan.schedule.plan_record import PlanRecord
-from longspan.schedule.span import Phase
+from longspan.schedule.span import Phase, Span
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Upper borders of the histogram of rows per iteration; one more bucket is open."""
@@ -79,9 +82,8 @@ class Counters:
         self.strays = 0
         self.prediction_error: float | None = None
 
-    def planned(self, record: PlanRecord) -> None:
-        """Count an iteration that goes out."""
-        geometry = record.geometry
+    def planned(self, geometry: Geometry, prefill: Iterable[Span]) -> None:
+        """Count an iteration that goes out; `prefill`: its spans of prefill and replay."""
         rows = geometry.rows
         self.iterations += 1
         self.rows += rows
@@ -89,7 +91,7 @@ class Counters:
         self.decode_rows += geometry.exact_rows
         if not geometry.prefill_rows:
             return
-        replayed = sum(len(span.tokens) for span in record.iteration.spans if span.phase is Phase.RECOMPUTE)
+        replayed = sum(len(span.tokens) for span in prefill if span.phase is Phase.RECOMPUTE)
         self.recompute_rows += replayed
         self.prefill_rows += geometry.prefill_rows - replayed
         if geometry.mixed:

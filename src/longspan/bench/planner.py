@@ -1,0 +1,141 @@
+"""What a plan costs: the real planner in a steady state, without a model.
+
+Every plan is the hard case: all running sequences have a decode row ready, answers end all the time so that waiting
+sequences are admitted, their prompts share prefixes, and the queue is kept full.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+
+import msgspec
+
+from longspan.schedule.events import Finished
+from longspan.schedule.limits import Limits
+from longspan.schedule.planner import Planner
+from longspan.schedule.policy import Policy
+from longspan.schedule.request import SequenceRequest
+from longspan.schedule.span import Iteration, IterationResult, Sample, StageTiming
+
+SIZES = ((64, 256), (128, 1024), (256, 2048), (512, 4096))
+"""(running, waiting) of the rows that are measured."""
+
+STAGES = 2
+WARM_UP = 50
+
+_PREFIXES = 64
+_PROMPT_TOKENS = (32, 256)
+_ANSWER_TOKENS = (32, 256)
+_SHARED_TOKENS = 48
+
+
+class PlannerCost(msgspec.Struct, frozen=True):
+    """Microseconds of one call with so many running and waiting sequences.
+
+    plan: of `plan`. complete: of `complete`. decode_rows: median decode rows of a plan.
+    """
+
+    running: int
+    waiting: int
+    plan_us_p50: float
+    plan_us_p99: float
+    complete_us_p50: float
+    complete_us_p99: float
+    decode_rows: int
+    plans: int
+
+
+def measure_planner(running: int, waiting: int, *, plans: int = 400, seed: int = 1) -> PlannerCost:
+    """Drive a planner with `running` slots and a queue of `waiting`, and time its calls.
+
+    The garbage collector is off inside a timed call only, as elsewhere it would be charged to whoever runs next.
+    """
+    load = _Load(running, waiting, seed)
+    for _ in range(WARM_UP):
+        load.step()
+    gc.collect()
+    gc.disable()
+    try:
+        steps = [load.step() for _ in range(plans)]
+    finally:
+        gc.enable()
+    plan_times = sorted(step[0] for step in steps)
+    complete_times = sorted(step[1] for step in steps)
+    decode_rows = sorted(step[2] for step in steps)
+    return PlannerCost(
+        running=running,
+        waiting=waiting,
+        plan_us_p50=_quantile(plan_times, 0.5),
+        plan_us_p99=_quantile(plan_times, 0.99),
+        complete_us_p50=_quantile(complete_times, 0.5),
+        complete_us_p99=_quantile(complete_times, 0.99),
+        decode_rows=decode_rows[len(decode_rows) // 2],
+        plans=plans,
+    )
+
+
+class _Load:
+    """A planner that is kept full."""
+
+    def __init__(self, running: int, waiting: int, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._waiting = waiting
+        self._now = 0.0
+        self._prefixes = [tuple(self._tokens(_SHARED_TOKENS)) for _ in range(_PREFIXES)]
+        limits = Limits(
+            slots=running,
+            cells_per_slot=1024,
+            exact_rows=1 << 20,
+            max_rows=1 << 20,
+            token_budget=2 * running + 1024,
+            max_running=running,
+            max_waiting=waiting + running,
+        )
+        self._planner = Planner(limits, Policy(queue_timeout=1e9))
+        for _ in range(running + waiting):
+            self._submit()
+        while self._planner.statistics(self._now).running < running:
+            self.step()
+
+    def step(self) -> tuple[float, float, int]:
+        """One iteration: microseconds to plan and to complete it, and its decode rows."""
+        planner = self._planner
+        self._now += 0.01
+        start = time.perf_counter_ns()
+        iteration = planner.plan(self._now)
+        planned = time.perf_counter_ns() - start
+        if iteration is None:
+            raise AssertionError("the planner has work and planned nothing")
+        result = self._result(iteration)
+        start = time.perf_counter_ns()
+        events = planner.complete(result, self._now)
+        completed = time.perf_counter_ns() - start
+        for event in events:
+            if isinstance(event, Finished):
+                self._submit()
+        decode_rows = sum(1 for span in iteration.spans if span.phase.is_exact)
+        return planned / 1e3, completed / 1e3, decode_rows
+
+    def _result(self, iteration: Iteration) -> IterationResult:
+        samples = tuple(
+            Sample(index, row, self._random.randrange(1000))
+            for index, span in enumerate(iteration.spans)
+            for row in span.sample_rows
+        )
+        seconds = 0.005 + 1e-4 * iteration.rows
+        timings = tuple(StageTiming(stage, 0.0, 0.0, seconds) for stage in range(STAGES))
+        return IterationResult(iteration.id, samples, (), timings)
+
+    def _submit(self) -> None:
+        prompt = self._random.choice(self._prefixes) + tuple(self._tokens(self._random.randint(*_PROMPT_TOKENS)))
+        request = SequenceRequest(prompt=prompt, max_tokens=self._random.randint(*_ANSWER_TOKENS))
+        self._planner.submit(request, self._now)
+
+    def _tokens(self, count: int) -> list[int]:
+        return [self._random.randrange(1000) for _ in range(count)]
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1)
