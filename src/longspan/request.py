@@ -16,6 +16,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     stop: strings that end the answer (they are not part of it, unless `include_stop`).
     stop_token_ids: tokens that end the answer besides the model's own end tokens.
     ignore_eos: go on past the model's end tokens.
+    cache_salt: the prompt's KV is shared only with requests of the same salt.
     priority: lower runs first; 0 is normal. deadline: seconds after arrival at which a WAITING request times out.
     """
 
@@ -29,6 +30,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     ignore_eos: bool = False
     priority: int = 0
     deadline: float | None = None
+    cache_salt: str = ""
 
 
 class Piece(msgspec.Struct, frozen=True):

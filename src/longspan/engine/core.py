@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ from longspan.engine.counters import Counters
 from longspan.engine.formation import Formation
 from longspan.engine.options import EngineOptions
 from longspan.engine.stream import Delivery, RequestStream, deliver
+from longspan.engine.trace_file import TraceFile
 from longspan.errors import LongspanError, RequestTimeoutError, RingError
 from longspan.model.source import ModelSource
 from longspan.model.tokenizer import Tokenizer
@@ -28,6 +30,7 @@ from longspan.schedule.planner import Planner
 from longspan.schedule.policy import Policy
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.span import IterationResult
+from longspan.schedule.trace import trace_record
 from longspan.status import EngineStatistics, StageStatus
 
 FAR_BACKLOG = 3
@@ -65,6 +68,7 @@ class EngineCore:
         self._healing: asyncio.Task[None] | None = None
         self._gave_up = False
         self._counters = Counters()
+        self._trace = TraceFile(Path(options.trace)) if options.trace is not None else None
         self.missing: tuple[str, ...] = ("the ring has not formed yet",)
         self.epoch = 0
 
@@ -74,7 +78,12 @@ class EngineCore:
         """Form the ring; its capacity. Raises LongspanError."""
         capacity = await self._form()
         options = self._options
-        policy = Policy(lanes=len(self._formation.ranges), queue_timeout=options.queue_timeout)
+        policy = Policy(
+            mixing=options.mixing,
+            lanes=len(self._formation.ranges),
+            cost_model=options.cost_model,
+            queue_timeout=options.queue_timeout,
+        )
         self._planner = Planner(self._limits(capacity), policy)
         return capacity
 
@@ -90,6 +99,8 @@ class EngineCore:
         if self._driver is not None:
             await self._driver.close()
         await self._formation.stop()
+        if self._trace is not None:
+            self._trace.close()
 
     def stages(self) -> tuple[StageStatus, ...]:
         """Every stage as it is now."""
@@ -233,14 +244,17 @@ class EngineCore:
 
     def _on_result(self, result: IterationResult) -> None:
         assert self._planner is not None
+        now = self._now()
         try:
-            events = self._planner.complete(result, self._now())
+            events = self._planner.complete(result, now)
         except LongspanError as error:
             self._on_failure(RingError(str(error)))
             return
         # Plan first: the stages start on the next iteration while texts are made of this one.
         self._pump()
         self._dispatch(events)
+        if self._trace is not None and self._planner.last_completed is not None:
+            self._trace.add(trace_record(self._planner.last_completed, result, now))
 
     def _dispatch(self, events: list[Event]) -> None:
         now = self._now()
@@ -322,6 +336,7 @@ def _sequence_request(request: GenerationRequest, end_tokens: frozenset[int], no
         sampling=sampling,
         priority=request.priority,
         deadline=None if request.deadline is None else now + request.deadline,
+        cache_salt=request.cache_salt,
     )
 
 

@@ -23,6 +23,8 @@ class EngineOptions:
     threads: of each local stage; None: this machine's cores shared out over the local stages.
     activation_dtype: of activations between stages. library: path of another libllama of the same build.
     max_waiting: requests that may wait for a slot. queue_timeout: seconds after which a waiting request fails.
+    mixing: prefill may join decode rows in one iteration. cost_model: name of the model that predicts durations.
+    trace: file that gets one record an iteration.
     heal_seconds: how long a lost ring may take to form again before running requests fail.
     """
 
@@ -39,6 +41,9 @@ class EngineOptions:
     library: str | None = None
     max_waiting: int = 256
     queue_timeout: float | None = None
+    mixing: bool = True
+    cost_model: str = "analytic"
+    trace: str | None = None
     heal_seconds: float = 30.0
 
     def __post_init__(self) -> None:
