@@ -265,6 +265,8 @@ def test_what_was_submitted_of_several_is_cancelled(client: httpx.Client, engine
     engine.refuse = RuntimeError("secret")
     engine.script = lambda request: [5.0]
     refusal(client.post(CHAT, json={"messages": HELLO, "n": 3}), 500)
+    # The scripted stream hears of it one turn of its loop later.
+    client.get("/health")
     assert [stream.cancelled for stream in engine.streams] == [True]
 
 

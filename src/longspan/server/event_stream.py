@@ -29,8 +29,8 @@ _DONE = b"data: [DONE]\n\n"
 _HEARTBEAT = b": waiting\n\n"
 
 
-class _StalledClientError(Exception):
-    """The client has taken nothing for too long."""
+_LAST_WORDS_SECONDS = 1.0
+"""What a client gets to take the reason why its stream ends with the server."""
 
 
 class EventStream(Response):
@@ -54,63 +54,79 @@ class EventStream(Response):
         self._answers = answers
         self._options = options
         self._began = False
-        self._last_sent = time.monotonic()
+        self._writing = False
+        self._stalled = False
+        self._touched = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._answers:
             await while_connected(receive, self._run(scope, send))
 
     async def _run(self, scope: Scope, send: Send) -> None:
-        heart = asyncio.create_task(self._beat(send))
+        writer = asyncio.current_task()
+        assert writer is not None
+        watch = asyncio.create_task(self._watch(send, writer))
+        try:
+            await self._write_all(scope, send)
+        except asyncio.CancelledError:
+            if self._stalled:
+                # Returning without an end makes the HTTP server cut the connection.
+                writer.uncancel()
+                logger.warning("request %s: the client takes nothing any more; given up", request_id(scope))
+                return
+            if self._began:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                        await self._write(send, _event(error_body(RingError("The server is stopping."))))
+                        await self._write(send, _DONE, more=False)
+            raise
+        finally:
+            watch.cancel()
+
+    async def _write_all(self, scope: Scope, send: Send) -> None:
         try:
             async with contextlib.aclosing(self._events):
                 async for event in self._events:
-                    await self._write(send, b"data: " + event + b"\n\n")
-            await self._write(send, _DONE)
-        except _StalledClientError:
-            # Returning without an end makes the HTTP server cut the connection.
-            logger.warning("request %s: the client takes nothing any more and was given up", request_id(scope))
-            return
-        except asyncio.CancelledError:
-            if self._began:
-                await self._end_with(send, RingError("The server is stopping."))
-            raise
+                    await self._write(send, _event(event))
         except LongspanError as error:
             if not self._began:
                 raise
-            await self._end_with(send, error)
+            await self._write(send, _event(error_body(error)))
         except Exception:
             if not self._began:
                 raise
             logger.exception("request %s failed by a bug", request_id(scope))
-            await self._end_with(send, InternalError())
-        finally:
-            heart.cancel()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._write(send, _event(error_body(InternalError())))
+        await self._write(send, _DONE, more=False)
 
-    async def _write(self, send: Send, data: bytes) -> None:
-        try:
-            async with asyncio.timeout(self._options.send_timeout_seconds):
-                if not self._began:
-                    self._began = True
-                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-        except TimeoutError:
-            raise _StalledClientError from None
-        self._last_sent = time.monotonic()
+    async def _write(self, send: Send, data: bytes, *, more: bool = True) -> None:
+        self._writing = True
+        self._touched = time.monotonic()
+        if not self._began:
+            self._began = True
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": data, "more_body": more})
+        self._writing = False
+        self._touched = time.monotonic()
 
-    async def _end_with(self, send: Send, error: LongspanError) -> None:
-        # A client that stalls now has lost nothing but the reason.
-        with contextlib.suppress(_StalledClientError):
-            await self._write(send, b"data: " + error_body(error) + b"\n\n" + _DONE)
+    async def _watch(self, send: Send, writer: asyncio.Task[None]) -> None:
+        """Send heartbeats, and end the writer when the client takes nothing. One timer a stream, none an event."""
+        heartbeat, patience = self._options.heartbeat_seconds, self._options.send_timeout_seconds
+        while True:
+            wait = self._touched + (patience if self._writing else heartbeat) - time.monotonic()
+            if wait > 0:
+                await asyncio.sleep(min(wait, patience))
+            elif self._writing:
+                break
+            else:
+                try:
+                    async with asyncio.timeout(patience):
+                        await self._write(send, _HEARTBEAT)
+                except TimeoutError:
+                    break
+        self._stalled = True
+        writer.cancel()
 
-    async def _beat(self, send: Send) -> None:
-        interval = self._options.heartbeat_seconds
-        # When the client stalls, the next event finds out and ends the request.
-        with contextlib.suppress(_StalledClientError):
-            while True:
-                quiet = time.monotonic() - self._last_sent
-                if quiet < interval:
-                    await asyncio.sleep(interval - quiet)
-                else:
-                    await self._write(send, _HEARTBEAT)
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
