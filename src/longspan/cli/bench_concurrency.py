@@ -1,0 +1,77 @@
+"""`longspan bench concurrency`: throughput by concurrent requests, beside llama.cpp's own server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from longspan.cli.output import format_table, print_json
+from longspan.cli.progress import ProgressBars, progress_line
+
+AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+
+
+def bench_concurrency(
+    model: str = "demo",
+    /,
+    *,
+    concurrency: tuple[int, ...] = (1, 4, 8, 16),
+    rounds: AtLeastOne = 3,
+    tokens: AtLeastOne = 64,
+    threads: AtLeastOne | None = None,
+    json: bool = False,
+) -> None:
+    """Measure throughput by concurrent requests, side by side with llama.cpp's own server.
+
+    Both servers hold the same file with the same number of threads and are asked over HTTP, A B B A in one run.
+
+    For example:
+
+        longspan bench concurrency
+        longspan bench concurrency model.gguf --concurrency 1 --concurrency 8 --json
+
+    Parameters
+    ----------
+    model
+        The model to measure with.
+    concurrency
+        Numbers of requests at the same time.
+    rounds
+        Rounds of A B B A for each of them.
+    tokens
+        Tokens that each request generates.
+    threads
+        Threads of each server (default: all cores).
+    json
+        Print the figures as JSON.
+    """
+    from longspan.bench.concurrency import bench_concurrency as measure
+    from longspan.model.reference import resolve
+    from longspan.ring.llama_loader import default_threads
+
+    source = resolve(model, progress=ProgressBars())
+    with progress_line() as show:
+        figures = asyncio.run(
+            measure(
+                source,
+                model,
+                levels=concurrency,
+                rounds=rounds,
+                tokens=tokens,
+                threads=threads or default_threads(),
+                report=show,
+            )
+        )
+    if json:
+        print_json(figures)
+        return
+    rows = [
+        (row.concurrency, row.tokens_per_second, row.peer_tokens_per_second, row.ratio, f"{row.noise:.1%}")
+        for row in figures.rows
+    ]
+    print(format_table(("requests", "tokens/s", figures.peer, "ratio", "noise"), rows))
+    if figures.scaling is not None:
+        print(f"\n8 requests over 1: {figures.scaling:.2f}")
