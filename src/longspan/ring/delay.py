@@ -10,8 +10,8 @@ from longspan.ring.frame import Frame
 from longspan.ring.link import Link, LinkStatistics
 
 LINE_FRAMES = 4096
-"""Frames that may be on their way at the same time. More than a ring ever has in flight, so that the delay stays the
-only thing that a long line adds; a bound all the same, for an end that does not read."""
+"""Frames that may be on their way at the same time: more than a ring ever has in flight, so that the delay is all
+that a long line adds, and yet a bound, for an end that does not read."""
 
 
 class DelayedLink(Link):

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
-from longspan.errors import LongspanError, RingError
+from longspan.errors import LongspanError, ProtocolError, RingError
 from longspan.ring.frame import Frame, Kind
-from longspan.ring.link import Link
 from longspan.ring.loader import StageLoader
 from longspan.ring.messages import Assignment, Failed, Passed, decode, encode_iteration
+from longspan.ring.own_stage import OwnStage
 from longspan.ring.ring_plan import RingPlan, StagePlace
 from longspan.ring.stage_client import StageClient
-from longspan.ring.stage_compute import StageCompute
-from longspan.ring.worker import Worker
-from longspan.runtime.base import Activations, Capacity, StageRuntime
+from longspan.runtime.base import Activations, Capacity
 from longspan.schedule.span import Iteration, IterationResult
 from longspan.status import StageStatus
 
 PING_SECONDS = 1.0
 """Pings measure the round trip and keep TCP's window from closing on an idle link."""
+
+WITNESS_SECONDS = 0.25
+"""How long a stage that a neighbour reports as lost may take to say itself what happened to it."""
+
+log = logging.getLogger(__name__)
 
 
 class RingDriver:
@@ -45,15 +49,11 @@ class RingDriver:
         self._on_result = on_result
         self._on_room = on_room
         self._on_failure = on_failure
-        self._on_progress = on_progress
-        self._clients: list[StageClient] = []
-        self._first: Link | None = None
-        self._worker: Worker | None = None
-        self._runtime: StageRuntime | None = None
-        self._compute: StageCompute | None = None
+        self._clients = [StageClient(place, on_progress) for place in plan.places if place.address is not None]
+        first = plan.places[0]
+        self._own = OwnStage(first, loader, on_progress) if first.address is None else None
         self._outgoing: asyncio.Queue[Frame] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
-        self._local_state = "loading"
         self._compute_seconds: dict[int, float] = {}
         self._sent = 0
         self._passed = 0
@@ -64,14 +64,10 @@ class RingDriver:
 
         Raises RingError (or what a stage refused with), naming the stage; then everything is closed again.
         """
-        plan = self._plan
-        self._clients = [
-            StageClient(place, self._on_progress) for place in plan.places if place.address is not None
-        ]
         try:
             opening = [asyncio.create_task(self._open_client(client)) for client in self._clients]
-            if plan.places[0].address is None:
-                opening.append(asyncio.create_task(self._open_local(plan.places[0])))
+            if self._own is not None:
+                opening.append(asyncio.create_task(self._own.open(self._assignment(self._plan.places[0]))))
             try:
                 capacities = await asyncio.gather(*opening)
             finally:
@@ -81,11 +77,9 @@ class RingDriver:
         except BaseException:
             await self.close()
             raise
-        for client in self._clients:
-            self._tasks.append(asyncio.create_task(self._listen(client)))
+        self._tasks += [asyncio.create_task(self._listen(client)) for client in self._clients]
         if self._clients:
-            self._first = self._clients[0].link
-            self._tasks += [asyncio.create_task(self._write()), asyncio.create_task(self._ping())]
+            self._tasks += [asyncio.create_task(self._write(self._clients[0])), asyncio.create_task(self._ping())]
         return Capacity(
             min(capacity.slots for capacity in capacities),
             min(capacity.cells_per_slot for capacity in capacities),
@@ -101,42 +95,24 @@ class RingDriver:
     def send(self, iteration: Iteration, activations: Activations) -> None:
         """Put an iteration on its way; `activations` are its token embeddings, (rows, width) float32."""
         self._sent += 1
-        received = time.perf_counter()
-        if self._compute is None:
+        if self._own is None:
             self._outgoing.put_nowait(encode_iteration(iteration, activations, self._plan.dtype))
             return
-        assert self._worker is not None
-        compute = self._compute
+        received = time.perf_counter()
         if self._clients:
-            self._worker.submit(lambda: compute.run(iteration, activations, received), self._computed_frame)
+            self._own.submit(lambda compute: compute.run(iteration, activations, received), self._computed_frame)
         else:
-            self._worker.submit(lambda: compute.step(iteration, activations, received), self._computed_result)
+            self._own.submit(lambda compute: compute.step(iteration, activations, received), self._computed_result)
 
     def statuses(self) -> tuple[StageStatus, ...]:
         """Every stage, in order."""
-        remote = {client.place.index: client for client in self._clients}
-        found: list[StageStatus] = []
-        for place in self._plan.places:
-            compute = self._compute_seconds.get(place.index)
-            compute_ms = None if compute is None else compute * 1000
-            if place.index in remote:
-                found.append(remote[place.index].status(compute_ms))
-                continue
-            capacity = self._runtime.capacity() if self._runtime is not None else None
-            found.append(
-                StageStatus(
-                    place.index,
-                    place.start,
-                    place.end,
-                    "in this process",
-                    self._local_state,
-                    compute_ms=compute_ms,
-                    slots=capacity.slots if capacity else None,
-                    cells_per_slot=capacity.cells_per_slot if capacity else None,
-                    exact_rows=capacity.exact_rows if capacity else None,
-                )
-            )
-        return tuple(found)
+        stages: list[StageClient | OwnStage] = list(self._clients)
+        if self._own is not None:
+            stages.insert(0, self._own)
+        return tuple(
+            stage.status(None if (seconds := self._compute_seconds.get(index)) is None else seconds * 1000)
+            for index, stage in enumerate(stages)
+        )
 
     async def close(self) -> None:
         """End the ring; stages go back to listening. Calling it twice is allowed."""
@@ -146,18 +122,15 @@ class RingDriver:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         await asyncio.gather(*(client.close() for client in self._clients))
-        worker, self._worker = self._worker, None
-        runtime, self._runtime = self._runtime, None
-        self._compute = None
-        if worker is not None:
-            if runtime is not None:
-                await worker.call(runtime.close)
-            await worker.stop()
+        if self._own is not None:
+            await self._own.close()
 
-    async def _open_client(self, client: StageClient) -> Capacity:
-        plan, place = self._plan, client.place
+    # ------------------------------------------------------------------------------------------------- forming
+
+    def _assignment(self, place: StagePlace) -> Assignment:
+        plan = self._plan
         following = plan.places[place.index + 1] if place.index + 1 < len(plan.places) else None
-        assignment = Assignment(
+        return Assignment(
             place.index,
             len(plan.places),
             place.start,
@@ -170,78 +143,74 @@ class RingDriver:
             plan.delay_between(place, following),
             plan.delay_between(place, None),
         )
-        return await client.open(plan.ring, self._loader.digest, assignment, plan.delay_between(None, place))
 
-    async def _open_local(self, place: StagePlace) -> Capacity:
+    async def _open_client(self, client: StageClient) -> Capacity:
         plan = self._plan
-        self._worker = Worker("longspan-stage-0")
-        assignment = Assignment(
-            0,
-            len(plan.places),
-            place.start,
-            place.end,
-            self._loader.layers,
-            None,
-            plan.slots,
-            plan.cells_per_slot,
-            plan.dtype,
-        )
-        loop = asyncio.get_running_loop()
+        delay = plan.delay_between(None, client.place)
+        return await client.open(plan.ring, self._loader.digest, self._assignment(client.place), delay)
 
-        def report(text: str) -> None:
-            loop.call_soon_threadsafe(self._on_progress, f"stage 0: {text}")
-
-        runtime: StageRuntime = await self._worker.call(lambda: self._loader.load(assignment, report))
-        self._runtime = runtime
-        self._compute = StageCompute(runtime, 0, self._loader.width, plan.dtype)
-        self._local_state = "ready"
-        return runtime.capacity()
+    # ------------------------------------------------------------------------------------------------- running
 
     async def _listen(self, client: StageClient) -> None:
         try:
-            while True:
-                frame = await client.receive()
-                if frame.kind is Kind.RESULT:
-                    self._take(decode(frame, IterationResult))
-                elif frame.kind is Kind.PASSED:
-                    self._passed = decode(frame, Passed).count
-                    self._on_room()
-                elif frame.kind is Kind.FAILED:
-                    raise RingError(f"{client.name}: {decode(frame, Failed).reason}")
+            while not self._over:
+                self._take_frame(client, await client.receive())
         except LongspanError as error:
-            client.state = "failed"
-            client.detail = str(error)
-            self._fail(error if isinstance(error, RingError) else RingError(str(error)), client.name)
+            self._fail(client, f"{client.name} was lost: {error}")
+        except Exception as error:
+            # A bug on this side; without an end of the ring its requests would wait for ever.
+            log.exception("a frame of %s could not be handled", client.name)
+            self._fail(client, f"a frame of {client.name} could not be handled: {type(error).__name__}: {error}")
+
+    def _take_frame(self, client: StageClient, frame: Frame) -> None:
+        if frame.kind is Kind.RESULT:
+            self._take(decode(frame, IterationResult))
+        elif frame.kind is Kind.PASSED:
+            self._passed = decode(frame, Passed).count
+            self._on_room()
+        elif frame.kind is Kind.FAILED:
+            self._take_failure(client, decode(frame, Failed))
+        else:
+            raise ProtocolError(f"unexpected {frame.kind.name} frame")
+
+    def _take_failure(self, client: StageClient, failed: Failed) -> None:
+        for other in self._clients:
+            if other is not client and other.place.index == failed.stage:
+                text = f"{other.name} was lost: {failed.reason}"
+                asyncio.get_running_loop().call_later(WITNESS_SECONDS, self._fail, other, text)
+                return
+        self._fail(client, f"{client.name} failed: {failed.reason}")
 
     def _take(self, result: IterationResult) -> None:
         for timing in result.timings:
-            self._compute_seconds[timing.stage] = timing.finished - timing.started
+            if 0 <= timing.stage < len(self._plan.places):
+                self._compute_seconds[timing.stage] = timing.finished - timing.started
         if len(self._plan.places) == 1:
             self._passed += 1
         self._on_result(result)
 
     def _computed_frame(self, frame: Frame | None, error: BaseException | None) -> None:
-        self._passed += 1
-        if frame is None or error is not None:
-            self._fail(_as_ring_error(error), "stage 0 in this process")
-            return
-        self._outgoing.put_nowait(frame)
-        if not self._over:
-            self._on_room()
+        if frame is None:
+            self._fail_own(error)
+        else:
+            self._outgoing.put_nowait(frame)
 
     def _computed_result(self, result: IterationResult | None, error: BaseException | None) -> None:
-        if result is None or error is not None:
-            self._fail(_as_ring_error(error), "stage 0 in this process")
+        if result is None:
+            self._fail_own(error)
         elif not self._over:
             self._take(result)
 
-    async def _write(self) -> None:
-        assert self._first is not None
+    async def _write(self, first: StageClient) -> None:
         try:
             while True:
-                await self._first.send(await self._outgoing.get())
+                await first.link.send(await self._outgoing.get())
+                if self._own is not None and not self._over:
+                    # Only now: a link that is full must not be fed by iterations that wait here instead.
+                    self._passed += 1
+                    self._on_room()
         except RingError as error:
-            self._fail(error, self._clients[0].name)
+            self._fail(first, f"{first.name} was lost: {error}")
 
     async def _ping(self) -> None:
         while True:
@@ -249,12 +218,18 @@ class RingDriver:
             for client in self._clients:
                 await client.ping()
 
-    def _fail(self, error: RingError, who: str) -> None:
+    # ----------------------------------------------------------------------------------------------- the end
+
+    def _fail_own(self, error: BaseException | None) -> None:
+        assert self._own is not None
+        if not isinstance(error, LongspanError):
+            log.error("%s failed", self._own.name, exc_info=error)
+            error = RingError(f"{type(error).__name__}: {error}")
+        self._fail(self._own, f"{self._own.name} failed: {error}")
+
+    def _fail(self, stage: StageClient | OwnStage, reason: str) -> None:
         if self._over:
             return
         self._over = True
-        self._on_failure(RingError(f"{who} was lost: {error}"))
-
-
-def _as_ring_error(error: BaseException | None) -> RingError:
-    return error if isinstance(error, RingError) else RingError(f"{type(error).__name__}: {error}")
+        stage.state, stage.detail = "failed", reason
+        self._on_failure(RingError(reason))

@@ -8,10 +8,22 @@ from collections.abc import Callable
 
 from longspan import __version__
 from longspan.errors import ProtocolError, RingError
+from longspan.ring.assignment import MAX_CELLS
 from longspan.ring.delay import delayed
 from longspan.ring.frame import PROTOCOL_VERSION, Frame, Kind
 from longspan.ring.link import Link
-from longspan.ring.messages import Assignment, Failed, Hello, Ping, Progress, Ready, Refuse, decode, encode
+from longspan.ring.messages import (
+    MAX_ROWS,
+    Assignment,
+    Failed,
+    Hello,
+    Ping,
+    Progress,
+    Ready,
+    Refuse,
+    decode,
+    encode,
+)
 from longspan.ring.ring_plan import StagePlace
 from longspan.ring.tcp import TcpLink, connect
 from longspan.runtime.base import Capacity
@@ -52,7 +64,7 @@ class StageClient:
             hello = Hello(PROTOCOL_VERSION, __version__, "coordinator", ring, digest, assignment=assignment)
             await self._link.send(encode(hello))
             self.state, self.detail = "loading", "connected"
-            ready = await self._await_ready(raw)
+            ready = await self._await_ready(raw, assignment)
         except RingError as error:
             if self.state != "failed":
                 self.state = "missing" if self._link is None else "failed"
@@ -63,7 +75,7 @@ class StageClient:
         raw.open_payloads()
         return Capacity(ready.slots, ready.cells_per_slot, ready.max_rows, ready.exact_rows)
 
-    async def _await_ready(self, raw: TcpLink) -> Ready:
+    async def _await_ready(self, raw: TcpLink, assignment: Assignment) -> Ready:
         while True:
             try:
                 frame = await asyncio.wait_for(raw.receive(), LOAD_SECONDS)
@@ -73,7 +85,7 @@ class StageClient:
                 self.detail = decode(frame, Progress).text
                 self._on_progress(f"stage {self.place.index}: {self.detail}")
             elif frame.kind is Kind.READY:
-                return _checked(decode(frame, Ready))
+                return _checked(decode(frame, Ready), assignment)
             elif frame.kind is Kind.REFUSE:
                 raise RingError(f"refused: {decode(frame, Refuse).reason}")
             elif frame.kind is Kind.FAILED:
@@ -128,7 +140,15 @@ class StageClient:
         )
 
 
-def _checked(ready: Ready) -> Ready:
-    if min(ready.slots, ready.cells_per_slot, ready.max_rows, ready.exact_rows) < 1:
-        raise ProtocolError(f"the stage announces an impossible capacity: {ready}")
+def _checked(ready: Ready, assignment: Assignment) -> Ready:
+    if not (
+        ready.slots == assignment.slots
+        and assignment.cells_per_slot <= ready.cells_per_slot <= MAX_CELLS
+        and 1 <= ready.max_rows <= MAX_ROWS
+        and 2 <= ready.exact_rows <= MAX_ROWS + 1
+    ):
+        raise ProtocolError(
+            f"the stage announces an impossible capacity for {assignment.slots} slots of "
+            f"{assignment.cells_per_slot} positions: {ready}"
+        )
     return ready

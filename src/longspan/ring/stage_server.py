@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import logging
 from collections.abc import Callable
 
 from longspan import __version__
-from longspan.errors import LongspanError, ProtocolError, UsageError
+from longspan.errors import LongspanError, ProtocolError, RingError, UsageError
+from longspan.ring.assignment import assignment_refusal
 from longspan.ring.frame import PROTOCOL_VERSION, Kind
 from longspan.ring.loader import StageLoader
-from longspan.ring.messages import DTYPES, Assignment, Hello, Refuse, Welcome, decode, encode
+from longspan.ring.messages import Assignment, Greeting, Hello, Refuse, Welcome, decode, encode
 from longspan.ring.stage_session import CONNECT_SECONDS, StageSession
 from longspan.ring.tcp import TcpLink
 from longspan.ring.worker import Worker
@@ -19,10 +21,7 @@ from longspan.runtime.base import StageRuntime
 
 HELLO_SECONDS = 10.0
 MAX_STRANGERS = 64
-"""Connections that may be in their handshake at the same time."""
-
-MAX_SLOTS = 1024
-MAX_CELLS = 1 << 24
+"""Connections that may be in their handshake at the same time; the oldest gives way to the next."""
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class StageServer:
         self._session: StageSession | None = None
         self._session_changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._strangers = 0
+        self._strangers: collections.OrderedDict[TcpLink, None] = collections.OrderedDict()
         self._held: tuple[tuple[object, ...], StageRuntime] | None = None
         self.port = 0
 
@@ -46,9 +45,9 @@ class StageServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(lambda: TcpLink(self._on_connected), host, port)
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:
             raise UsageError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}. "
+                f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}. "
                 "Another process may use the port; choose another one, or 0 for any free port."
             ) from None
         self.port = self._server.sockets[0].getsockname()[1]
@@ -61,95 +60,124 @@ class StageServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._worker is not None:
-            await self._worker.call(self._release)
-            await self._worker.stop()
+        for link in self._strangers:
+            link.abort()  # of a task that was cancelled before it began
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.call(self._release)
+            await worker.stop()
+
+    # ----------------------------------------------------------------------------------------------- handshake
 
     def _on_connected(self, link: TcpLink) -> None:
         task = asyncio.get_running_loop().create_task(self._greet(link))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # Whoever connects idles at the cost of those who idle longer: a crowd of them keeps no coordinator out.
+        if len(self._strangers) >= MAX_STRANGERS:
+            self._strangers.popitem(last=False)[0].abort()
+        self._strangers[link] = None
 
     async def _greet(self, link: TcpLink) -> None:
-        served = False
+        attached = False
         try:
-            if self._strangers >= MAX_STRANGERS:
-                return
-            self._strangers += 1
-            try:
-                frame = await asyncio.wait_for(link.receive(), HELLO_SECONDS)
-            finally:
-                self._strangers -= 1
-            if frame.kind is not Kind.HELLO:
-                raise ProtocolError(f"expected a HELLO frame from {link.peer}, got {frame.kind.name}")
-            hello = decode(frame, Hello)
-            refusal = self._refusal(hello)
-            if not refusal and hello.role == "upstream":
-                refusal = await self._attach(link, hello)
-                served = not refusal
-            elif not refusal and hello.assignment is not None:
-                await self._serve(link, hello, hello.assignment)
-            if refusal:
-                log.warning("refused %s: %s", link.peer, refusal)
-                await link.send(encode(Refuse(refusal, PROTOCOL_VERSION, __version__, self._loader.digest)))
-        except (LongspanError, TimeoutError) as error:
-            log.warning("%s: %s", link.peer, error or "no Hello in time")
+            hello = await self._hello(link)
+            if hello.role == "upstream":
+                await self._attach(link, hello)
+                attached = True
+            else:
+                await self._serve(link, hello, await self._accepted(hello))
+        except _RefusedError as refusal:
+            log.warning("refused %s: %s", link.peer, refusal)
+            with contextlib.suppress(RingError):
+                await link.send(encode(Refuse(str(refusal), PROTOCOL_VERSION, __version__, self._loader.digest)))
+        except LongspanError as error:
+            log.warning("%s: %s", link.peer, error)
         finally:
-            if not served:
+            self._strangers.pop(link, None)
+            if not attached:
                 await link.close()
 
-    def _refusal(self, hello: Hello) -> str:
-        """Why this Hello cannot be accepted, or an empty string."""
-        if hello.protocol != PROTOCOL_VERSION:
-            return (
+    async def _hello(self, link: TcpLink) -> Hello:
+        """The peer's Hello, of our protocol and our model."""
+        try:
+            frame = await asyncio.wait_for(link.receive(), HELLO_SECONDS)
+        except TimeoutError:
+            raise ProtocolError(f"no Hello within {HELLO_SECONDS:g} s") from None
+        try:
+            if frame.kind is not Kind.HELLO:
+                raise ProtocolError(f"expected a HELLO frame, got {frame.kind.name}")
+            self._check_greeting(decode(frame, Greeting))
+            return decode(frame, Hello)
+        except ProtocolError as error:
+            raise _RefusedError(str(error)) from None
+
+    def _check_greeting(self, greeting: Greeting) -> None:
+        if greeting.protocol != PROTOCOL_VERSION:
+            raise _RefusedError(
                 f"protocol version mismatch: this stage speaks {PROTOCOL_VERSION} (Longspan {__version__}, model "
-                f"{self._loader.digest[:12]}), the peer speaks {hello.protocol} (Longspan {hello.version}, model "
-                f"{hello.digest[:12]}). Install the same Longspan on both machines."
+                f"{self._loader.digest[:12]}), the peer speaks {greeting.protocol} (Longspan {greeting.version}, "
+                f"model {greeting.digest[:12]}). Install the same Longspan on both machines."
             )
-        if hello.digest != self._loader.digest:
-            return (
+        if greeting.digest != self._loader.digest:
+            raise _RefusedError(
                 f"model mismatch: this stage holds the model with digest {self._loader.digest[:12]}, the "
-                f"coordinator serves {hello.digest[:12]} (protocol {PROTOCOL_VERSION} on both). "
+                f"coordinator serves {greeting.digest[:12]} (protocol {PROTOCOL_VERSION} on both). "
                 "Start both with the same model file or layer package."
             )
-        if hello.role == "upstream":
-            return ""
+
+    async def _accepted(self, hello: Hello) -> Assignment:
+        """The coordinator's assignment, once the ring before is cleaned up."""
         if hello.role != "coordinator" or hello.assignment is None:
-            return f"unknown role {hello.role!r}, or no assignment"
-        if self._session is not None:
-            return "this stage already serves another coordinator; stop that one first"
-        return _assignment_refusal(hello.assignment, self._loader)
+            raise _RefusedError(f"unknown role {hello.role!r}, or no assignment")
+        refusal = assignment_refusal(hello.assignment, self._loader)
+        if refusal:
+            raise _RefusedError(refusal)
+        while self._session is not None:
+            if not self._session.over:
+                raise _RefusedError("this stage already serves another coordinator; stop that one first")
+            await self._session_change()
+        return hello.assignment
+
+    async def _attach(self, link: TcpLink, hello: Hello) -> None:
+        """Hand the link of the stage before to the session of its ring, waiting for that to begin."""
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                while self._session is None or self._session.ring != hello.ring:
+                    await self._session_change()
+        except TimeoutError:
+            raise _RefusedError(f"no coordinator has started ring {hello.ring} here") from None
+        stage = self._session.assignment.stage
+        if hello.stage != stage - 1:
+            raise _RefusedError(f"stage {hello.stage} cannot feed stage {stage}")
+        if self._session.fed:
+            raise _RefusedError(f"stage {stage} is fed by another stage {hello.stage} already")
+        await link.send(encode(Welcome(stage)))
+        self._session.attach(link)
+
+    # ------------------------------------------------------------------------------------------------- serving
 
     async def _serve(self, link: TcpLink, hello: Hello, assignment: Assignment) -> None:
         assert self._worker is not None
+        self._strangers.pop(link, None)
         session = StageSession(link, hello, assignment, self._worker, self._loader.width)
-        self._session = session
-        self._session_changed.set()
+        self._change_session(session)
         log.info("stage %d (layers %d-%d) for %s", assignment.stage, assignment.start, assignment.end, link.peer)
         try:
             reason = await session.run(lambda report: self._load(assignment, report))
             log.info("ring %s ended: %s", hello.ring, reason)
-        finally:
-            self._session = None
             # The worker runs in order: after this call nothing of the old ring is left to run.
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._worker.call(lambda: None)
+            await self._worker.call(self._release if session.broken else lambda: None)
+        finally:
+            self._change_session(None)
 
-    async def _attach(self, link: TcpLink, hello: Hello) -> str:
-        """Hand the link of the stage before to the session of its ring, waiting for that to begin."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + CONNECT_SECONDS
-        while self._session is None or self._session.ring != hello.ring:
-            self._session_changed.clear()
-            try:
-                await asyncio.wait_for(self._session_changed.wait(), deadline - loop.time())
-            except TimeoutError:
-                return f"no coordinator has started ring {hello.ring} here"
-        if hello.stage != self._session.assignment.stage - 1:
-            return f"stage {hello.stage} cannot feed stage {self._session.assignment.stage}"
-        await link.send(encode(Welcome(self._session.assignment.stage)))
-        self._session.attach(link)
-        return ""
+    def _change_session(self, session: StageSession | None) -> None:
+        self._session = session
+        self._session_changed.set()
+
+    async def _session_change(self) -> None:
+        self._session_changed.clear()
+        await self._session_changed.wait()
 
     def _load(self, assignment: Assignment, report: Callable[[str], None]) -> StageRuntime:
         key = (assignment.start, assignment.end, assignment.slots, assignment.cells_per_slot)
@@ -167,28 +195,8 @@ class StageServer:
             held[1].close()
 
 
-def _assignment_refusal(assignment: Assignment, loader: StageLoader) -> str:
-    if assignment.layers != loader.layers or not 0 <= assignment.start < assignment.end <= loader.layers:
-        return (
-            f"layers {assignment.start}-{assignment.end} of {assignment.layers} cannot be served, "
-            f"this model has layers 0-{loader.layers}"
-        )
-    if not 0 <= assignment.stage < assignment.stages:
-        return f"stage {assignment.stage} of {assignment.stages} does not exist"
-    if (assignment.next_address is None) != (assignment.end == loader.layers):
-        return "only the stage with the last layer may be the last of the ring"
-    if not 1 <= assignment.slots <= MAX_SLOTS or not 1 <= assignment.cells_per_slot <= MAX_CELLS:
-        return f"{assignment.slots} slots of {assignment.cells_per_slot} positions are out of range"
-    if assignment.dtype not in DTYPES:
-        return f"unknown activation type {assignment.dtype!r}, expected one of {', '.join(DTYPES)}"
-    if assignment.dtype not in loader.dtypes:
-        return (
-            f"activations in {assignment.dtype} would change this model's results (mixture-of-experts routing); "
-            f"use {' or '.join(loader.dtypes)}"
-        )
-    if not 0 <= assignment.next_delay_ms <= 60_000 or not 0 <= assignment.return_delay_ms <= 60_000:
-        return "an emulated delay must be between 0 and 60,000 ms"
-    return ""
+class _RefusedError(RingError):
+    """Why a peer is sent away; the peer is told."""
 
 
 async def serve_stage(loader: StageLoader, host: str, port: int, on_listening: Callable[[int], None]) -> None:

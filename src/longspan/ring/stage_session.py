@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 import psutil
 
@@ -37,17 +37,31 @@ CONNECT_SECONDS = 20.0
 """How long a stage waits for the next stage, which may still be loading its layers."""
 
 QUEUE_FRAMES = 64
-"""Iterations that may wait for the runtime before the stage stops reading."""
+"""Iterations that a stage holds, waiting, running or on their way out, before it stops reading."""
 
 log = logging.getLogger(__name__)
 
 
+class _NeighbourError(RingError):
+    """The stage before or after this one is at fault."""
+
+    def __init__(self, stage: int, message: str) -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
 class StageSession:
-    """Runs one assignment. Frames are taken, run and passed on strictly in order."""
+    """Runs one assignment. Frames are taken, run and passed on strictly in order.
+
+    fed: the stage before is connected. broken: the runtime failed in the middle of an iteration, so that nobody
+    knows what it holds.
+    """
 
     def __init__(self, control: TcpLink, hello: Hello, assignment: Assignment, worker: Worker, width: int) -> None:
         self.ring = hello.ring
         self.assignment = assignment
+        self.fed = False
+        self.broken = False
         self._digest = hello.digest
         self._control_raw = control
         self._control = delayed(control, assignment.return_delay_ms)
@@ -55,57 +69,66 @@ class StageSession:
         self._width = width
         self._next: Link | None = None
         self._compute: StageCompute | None = None
-        self._outgoing: asyncio.Queue[Frame | BaseException] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[Frame] = asyncio.Queue()
         self._room = asyncio.Semaphore(QUEUE_FRAMES)
         self._readers: list[asyncio.Task[None]] = []
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[LongspanError] = asyncio.get_running_loop().create_future()
+
+    @property
+    def over(self) -> bool:
+        """True once the ring has ended, while its links still close."""
+        return self._ended.done()
 
     async def run(self, load: Callable[[Callable[[str], None]], StageRuntime]) -> str:
         """Serve until a link closes or something fails; the reason, for the log."""
-        self._read(self._control, self._control_raw)
+        self._start_reading(self._receive_from_coordinator())
         writer = asyncio.create_task(self._write())
+        opening = asyncio.create_task(self._open(load))
         try:
-            opening = asyncio.create_task(self._open(load))
-            await asyncio.wait((opening, self._ended), return_when=asyncio.FIRST_COMPLETED)
-            if not opening.done():
-                opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
-            if not opening.cancelled():
-                opening.result()
-            await self._ended
-        except LongspanError as error:
+            error = await self._ended
             await self._report(error)
             return str(error)
         finally:
-            writer.cancel()
-            for reader in self._readers:
-                reader.cancel()
-            await asyncio.gather(writer, *self._readers, return_exceptions=True)
+            tasks = (opening, writer, *self._readers)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._control.close()
             if self._next is not None:
                 await self._next.close()
-        return "ended"
 
     def attach(self, link: TcpLink) -> None:
         """The stage before has connected: take iterations from it."""
+        self.fed = True
         link.open_payloads()
-        self._read(link, link)
+        self._start_reading(self._receive_from_upstream(link))
+
+    # ------------------------------------------------------------------------------------------------- opening
 
     async def _open(self, load: Callable[[Callable[[str], None]], StageRuntime]) -> None:
+        """Load the layers, connect to the next stage, say that this one is ready."""
         loop = asyncio.get_running_loop()
 
         def report(text: str) -> None:
             loop.call_soon_threadsafe(self._outgoing.put_nowait, encode(Progress(text)))
 
-        runtime: StageRuntime = await self._worker.call(lambda: load(report))
         assignment = self.assignment
-        self._compute = StageCompute(runtime, assignment.stage, self._width, assignment.dtype)
-        if assignment.next_address is not None:
-            self._next = delayed(await self._dial(*assignment.next_address), assignment.next_delay_ms)
+        try:
+            runtime: StageRuntime = await self._worker.call(lambda: load(report))
+            self._compute = StageCompute(runtime, assignment.stage, self._width, assignment.dtype)
+            if assignment.next_address is not None:
+                raw = await self._dial(*assignment.next_address)
+                self._next = delayed(raw, assignment.next_delay_ms)
+                self._start_reading(self._watch_next(raw))
+        except LongspanError as error:
+            self._end(error)
+            return
+        except Exception as error:
+            self._end(self._unexpected(error))
+            return
         capacity = runtime.capacity()
-        memory = psutil.Process().memory_info().rss
         self._control_raw.open_payloads()
-        await self._control.send(
+        self._outgoing.put_nowait(
             encode(
                 Ready(
                     capacity.slots,
@@ -113,88 +136,143 @@ class StageSession:
                     capacity.max_rows,
                     capacity.exact_rows,
                     os.getpid(),
-                    memory,
+                    psutil.Process().memory_info().rss,
                 )
             )
         )
 
     async def _dial(self, host: str, port: int) -> TcpLink:
+        following = self.assignment.stage + 1
         deadline = time.monotonic() + CONNECT_SECONDS
-        link = await connect(host, port, CONNECT_SECONDS)
-        hello = Hello(PROTOCOL_VERSION, __version__, "upstream", self.ring, self._digest, self.assignment.stage)
-        await link.send(encode(hello))
         try:
+            link = await connect(host, port, CONNECT_SECONDS)
+        except RingError as error:
+            raise _NeighbourError(
+                following, f"stage {self.assignment.stage} has no way to stage {following}: {error}"
+            ) from None
+        hello = Hello(PROTOCOL_VERSION, __version__, "upstream", self.ring, self._digest, self.assignment.stage)
+        try:
+            await link.send(encode(hello))
             answer = await asyncio.wait_for(link.receive(), max(0.1, deadline - time.monotonic()))
-        except TimeoutError:
+            if answer.kind is Kind.REFUSE:
+                raise RingError(f"refused: {decode(answer, Refuse).reason}")
+            if answer.kind is not Kind.WELCOME:
+                raise ProtocolError(f"expected a WELCOME frame, got {answer.kind.name}")
+            decode(answer, Welcome)
+        except BaseException as error:
             await link.close()
-            raise RingError(f"stage {self.assignment.stage + 1} at {host}:{port} does not take the link") from None
-        if answer.kind is not Kind.WELCOME:
-            reason = decode(answer, Refuse).reason if answer.kind is Kind.REFUSE else f"it sent {answer.kind.name}"
-            await link.close()
-            raise RingError(f"stage {self.assignment.stage + 1} at {host}:{port} refused the link: {reason}")
-        decode(answer, Welcome)
+            if isinstance(error, TimeoutError):
+                error = RingError(f"no answer within {CONNECT_SECONDS:g} s")
+            if isinstance(error, RingError):
+                raise _NeighbourError(
+                    following,
+                    f"stage {following} at {host}:{port} does not take the link of stage "
+                    f"{self.assignment.stage}: {error}",
+                ) from None
+            raise
         return link
 
-    def _read(self, link: Link, raw: TcpLink) -> None:
-        self._readers.append(asyncio.create_task(self._receive(link, raw)))
+    # ------------------------------------------------------------------------------------------------ receiving
 
-    async def _receive(self, link: Link, raw: TcpLink) -> None:
+    def _start_reading(self, reader: Coroutine[None, None, None]) -> None:
+        self._readers.append(asyncio.create_task(reader))
+
+    async def _receive_from_coordinator(self) -> None:
         try:
-            while True:
-                frame = await link.receive()
-                if frame.kind is Kind.ITERATION:
-                    await self._room.acquire()
-                    self._submit(frame, time.perf_counter())
-                elif frame.kind is Kind.PING:
-                    await link.send(Frame(Kind.PONG, encode(decode(frame, Ping)).header))
-                else:
-                    raise ProtocolError(f"unexpected {frame.kind.name} frame from {raw.peer}")
+            await self._receive(self._control, self._control_raw)
         except LongspanError as error:
             self._end(error)
 
+    async def _receive_from_upstream(self, link: TcpLink) -> None:
+        try:
+            await self._receive(link, link)
+        except ProtocolError as error:
+            self._end(error)
+        except LongspanError as error:
+            before = self.assignment.stage - 1
+            self._end(_NeighbourError(before, f"its link to stage {before + 1} has ended: {error}"))
+        finally:
+            await link.close()
+
+    async def _receive(self, link: Link, raw: TcpLink) -> None:
+        while True:
+            frame = await link.receive()
+            if frame.kind is Kind.ITERATION:
+                await self._room.acquire()
+                self._submit(frame, time.perf_counter())
+            elif frame.kind is Kind.PING:
+                await link.send(Frame(Kind.PONG, encode(decode(frame, Ping)).header))
+            else:
+                raise ProtocolError(f"unexpected {frame.kind.name} frame from {raw.peer}")
+
+    async def _watch_next(self, link: TcpLink) -> None:
+        """Notice the loss of the next stage also while nothing is sent there."""
+        try:
+            frame = await link.receive()
+            self._end(ProtocolError(f"unexpected {frame.kind.name} frame from the next stage, {link.peer}"))
+        except LongspanError as error:
+            self._end(self._lost_next(error))
+
+    # ---------------------------------------------------------------------------------------- running and sending
+
     def _submit(self, frame: Frame, received: float) -> None:
         if self._compute is None:
-            self._end(ProtocolError("an iteration came before this stage was ready"))
-            return
+            raise ProtocolError("an iteration came before this stage was ready")
         compute = self._compute
         self._worker.submit(lambda: compute.run_frame(frame, received), self._computed)
 
     def _computed(self, frame: Frame | None, error: BaseException | None) -> None:
-        self._room.release()
-        if error is not None:
-            if not isinstance(error, LongspanError):
-                log.error("stage %d failed", self.assignment.stage, exc_info=error)
-                error = RingError(f"stage {self.assignment.stage} failed: {type(error).__name__}: {error}")
-            self._end(error)
-        elif frame is not None:
+        if frame is not None:
             self._outgoing.put_nowait(frame)
+            return
+        # A malformed frame is refused before anything was changed; after any other error the slots are in doubt.
+        self.broken = self.broken or not isinstance(error, ProtocolError)
+        self._end(error if isinstance(error, LongspanError) else self._unexpected(error))
 
     async def _write(self) -> None:
         passed = 0
         try:
             while True:
                 frame = await self._outgoing.get()
-                assert isinstance(frame, Frame)
                 if frame.kind is Kind.ITERATION:
-                    assert self._next is not None
-                    await self._next.send(frame)
+                    await self._pass_on(frame)
                     if self.assignment.stage == 0:
                         passed += 1
                         await self._control.send(encode(Passed(passed)))
                 else:
                     await self._control.send(frame)
+                if frame.kind in (Kind.ITERATION, Kind.RESULT):
+                    self._room.release()
         except LongspanError as error:
             self._end(error)
 
-    def _end(self, error: LongspanError | None) -> None:
+    async def _pass_on(self, frame: Frame) -> None:
+        assert self._next is not None
+        try:
+            await self._next.send(frame)
+        except RingError as error:
+            raise self._lost_next(error) from None
+
+    # --------------------------------------------------------------------------------------------------- the end
+
+    def _end(self, error: LongspanError) -> None:
+        """The ring ends here; the first reason counts."""
         if not self._ended.done():
-            if error is None:
-                self._ended.set_result(None)
-            else:
-                self._ended.set_exception(error)
+            self._ended.set_result(error)
+
+    def _lost_next(self, error: LongspanError) -> _NeighbourError:
+        return _NeighbourError(
+            self.assignment.stage + 1, f"its link from stage {self.assignment.stage} has ended: {error}"
+        )
+
+    def _unexpected(self, error: BaseException | None) -> RingError:
+        log.error("stage %d failed", self.assignment.stage, exc_info=error)
+        return RingError(f"{type(error).__name__}: {error}")
 
     async def _report(self, error: LongspanError) -> None:
+        """Tell the coordinator, unless it is the one who has gone."""
+        stage = error.stage if isinstance(error, _NeighbourError) else self.assignment.stage
         try:
-            await asyncio.wait_for(self._control_raw.send(encode(Failed(str(error)))), 1.0)
+            await asyncio.wait_for(self._control_raw.send(encode(Failed(stage, str(error)))), 1.0)
         except (RingError, TimeoutError):
             log.debug("the coordinator is gone, so it is not told: %s", error)

@@ -93,6 +93,11 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         try:
             await asyncio.wait_for(self._closed.wait(), 1.0)
         except TimeoutError:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close both directions at once; what was not written yet is lost."""
+        if self._transport is not None:
             self._transport.abort()
 
     # What asyncio calls:
@@ -139,8 +144,7 @@ class TcpLink(asyncio.BufferedProtocol, Link):
             self._complete()
         except ProtocolError as error:
             self._fail(error)
-            if self._transport is not None:
-                self._transport.abort()
+            self.abort()
 
     def _complete(self) -> None:
         if self._prefix is None:
