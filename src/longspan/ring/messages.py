@@ -164,7 +164,7 @@ def decode(frame: Frame, expected: type[_M]) -> _M:
     try:
         message = _decoders[expected].decode(frame.header)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, ValueError) as error:
-        raise ProtocolError(f"a {frame.kind.name} frame does not hold {expected.__name__}: {error}") from None
+        raise ProtocolError(f"the {frame.kind.name} frame does not hold {expected.__name__}: {error}") from None
     assert isinstance(message, expected)
     return message
 

@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longspan.errors import ProtocolError
+from longspan.ring.frame import MAX_HEADER_BYTES, PROTOCOL_VERSION, Frame, Kind
+from longspan.ring.messages import (
+    MAX_ROWS,
+    MAX_SPANS,
+    Assignment,
+    Failed,
+    Greeting,
+    Hello,
+    IterationHeader,
+    Message,
+    Passed,
+    Ping,
+    Progress,
+    Ready,
+    Refuse,
+    Welcome,
+    decode,
+    decode_iteration,
+    encode,
+    encode_iteration,
+)
+from longspan.sampling.parameters import SamplingParameters
+from longspan.schedule.span import (
+    CommitBranch,
+    CopyPrefix,
+    DraftRequest,
+    Drop,
+    Iteration,
+    IterationResult,
+    Phase,
+    Sample,
+    SlotSampling,
+    Span,
+    SpanFailure,
+    StageTiming,
+    TokenLogprob,
+    Trim,
+)
+
+WIDTH = 3
+ASSIGNMENT = Assignment(1, 3, 10, 20, 30, ("192.0.2.7", 7001), 8, 4096, "float16", 12.5, 25.0)
+HELLO = Hello(PROTOCOL_VERSION, "0.1.0", "coordinator", "r1", "ab" * 32, -1, ASSIGNMENT)
+SAMPLING = SamplingParameters(0.8, 40, 0.95, 0.05, 2**64 - 1, 1.1, 0.5, -0.5, 12, ((5, -1.5),), 3, (2,), 2)
+ITERATION = Iteration(
+    300,
+    (Trim(0, 7), Drop(1), CopyPrefix(0, 2, 64), CommitBranch(3, 9, (0, 2))),
+    (SlotSampling(1, SAMPLING),),
+    (
+        Span(70000, 0, 2, 7, (11, 49151), Phase.PREFILL),
+        Span(70001, 1, 0, 40, (5,), Phase.DECODE, (0,), None, DraftRequest.ALWAYS),
+        Span(70002, 3, 1, 9, (1, 2, 3), Phase.VERIFY, (0, 2), (-1, 0, 0), DraftRequest.ON_DIVERGENCE),
+    ),
+)
+TIMING = StageTiming(0, 1.5, 2.25, 3.125, 2, 0.0625)
+FAILURE = SpanFailure(1, "no room")
+RESULT = IterationResult(
+    300,
+    (Sample(1, 0, 17, TokenLogprob(-0.5, ((17, -0.5), (4, -2.0))), (8, 9)), Sample(2, 2, 5)),
+    (FAILURE,),
+    (TIMING,),
+)
+ACTIVATIONS = np.arange(18, dtype=np.float32).reshape(6, WIDTH) / np.float32(4)
+
+FRAMES: dict[str, Frame] = {
+    "hello": encode(HELLO),
+    "hello of a stage": encode(Hello(PROTOCOL_VERSION, "0.1.0", "upstream", "r1", "ab" * 32, 0)),
+    "refuse": encode(Refuse("why", PROTOCOL_VERSION, "0.1.0", "cd" * 32)),
+    "progress": encode(Progress("loading")),
+    "ready": encode(Ready(8, 4096, 512, 64, 4242, 123456789, "cpu")),
+    "welcome": encode(Welcome(1)),
+    "iteration float32": encode_iteration(ITERATION, ACTIVATIONS, "float32", (FAILURE,), (TIMING,)),
+    "iteration float16": encode_iteration(ITERATION, ACTIVATIONS, "float16"),
+    "result": encode(RESULT),
+    "ping": encode(Ping(5)),
+    "pong": encode(Ping(5), Kind.PONG),
+    "passed": encode(Passed(1000)),
+    "failed": encode(Failed(1, "out of memory")),
+}
+
+GOLDEN: dict[str, str] = {
+    "hello": (
+        "4c53504e0001010000000123000000000000000087a870726f746f636f6c01a776657273696f6ea5302e312e30a4726f"
+        "6c65ab636f6f7264696e61746f72a472696e67a27231a6646967657374d9406162616261626162616261626162616261"
+        "6261626162616261626162616261626162616261626162616261626162616261626162616261626162616261626162a5"
+        "7374616765ffaa61737369676e6d656e748ba5737461676501a673746167657303a573746172740aa3656e6414a66c61"
+        "796572731eac6e6578745f6164647265737392a93139322e302e322e37cd1b59a5736c6f747308ae63656c6c735f7065"
+        "725f736c6f74cd1000a56474797065a7666c6f61743136ad6e6578745f64656c61795f6d73cb4029000000000000af72"
+        "657475726e5f64656c61795f6d73cb4039000000000000"
+    ),
+    "hello of a stage": (
+        "4c53504e000101000000008b000000000000000087a870726f746f636f6c01a776657273696f6ea5302e312e30a4726f"
+        "6c65a8757073747265616da472696e67a27231a6646967657374d9406162616261626162616261626162616261626162"
+        "6162616261626162616261626162616261626162616261626162616261626162616261626162616261626162a5737461"
+        "676500aa61737369676e6d656e74c0"
+    ),
+    "refuse": (
+        "4c53504e000102000000006d000000000000000084a6726561736f6ea3776879a870726f746f636f6c01a77665727369"
+        "6f6ea5302e312e30a6646967657374d94063646364636463646364636463646364636463646364636463646364636463"
+        "646364636463646364636463646364636463646364636463646364636463646364"
+    ),
+    "progress": ("4c53504e000103000000000e000000000000000081a474657874a76c6f6164696e67"),
+    "ready": (
+        "4c53504e0001040000000056000000000000000087a5736c6f747308ae63656c6c735f7065725f736c6f74cd1000a86d"
+        "61785f726f7773cd0200aa65786163745f726f777340a3706964cd1092ac6d656d6f72795f6279746573ce075bcd15a6"
+        "646576696365a3637075"
+    ),
+    "welcome": ("4c53504e0001050000000008000000000000000081a5737461676501"),
+    "iteration float32": (
+        "4c53504e00010600000000f600000000000000489694cd012c9493a47472696d000792a464726f700194a4636f707900"
+        "024094a66272616e636803099200029192019dcb3fe999999999999a28cb3fee666666666666cb3fa999999999999acf"
+        "ffffffffffffffffcb3ff199999999999acb3fe0000000000000cbbfe00000000000000c919205cbbff8000000000000"
+        "039102029399ce00011170000207920bcdbfff0090c00099ce000111710100289105029100c00299ce00011172030109"
+        "930102030392000293ff0000010603a7666c6f61743332919201a76e6f20726f6f6d919600cb3ff8000000000000cb40"
+        "02000000000000cb400900000000000002cb3fb0000000000000000000000000803e0000003f0000403f0000803f0000"
+        "a03f0000c03f0000e03f0000004000001040000020400000304000004040000050400000604000007040000080400000"
+        "8840"
+    ),
+    "iteration float16": (
+        "4c53504e00010600000000c500000000000000249694cd012c9493a47472696d000792a464726f700194a4636f707900"
+        "024094a66272616e636803099200029192019dcb3fe999999999999a28cb3fee666666666666cb3fa999999999999acf"
+        "ffffffffffffffffcb3ff199999999999acb3fe0000000000000cbbfe00000000000000c919205cbbff8000000000000"
+        "039102029399ce00011170000207920bcdbfff0090c00099ce000111710100289105029100c00299ce00011172030109"
+        "930102030392000293ff0000010603a7666c6f617431369090000000340038003a003c003d003e003f00408040004180"
+        "41004280420043804300444044"
+    ),
+    "result": (
+        "4c53504e0001070000000066000000000000000094cd012c929501001192cbbfe0000000000000929211cbbfe0000000"
+        "0000009204cbc00000000000000092080995020205c090919201a76e6f20726f6f6d919600cb3ff8000000000000cb40"
+        "02000000000000cb400900000000000002cb3fb0000000000000"
+    ),
+    "ping": ("4c53504e000108000000000200000000000000009105"),
+    "pong": ("4c53504e000109000000000200000000000000009105"),
+    "passed": ("4c53504e00010b0000000004000000000000000091cd03e8"),
+    "failed": (
+        "4c53504e00010a000000001d000000000000000082a5737461676501a6726561736f6ead6f7574206f66206d656d6f7279"
+    ),
+}
+"""Every byte of each frame, in protocol GOLDEN_VERSION."""
+GOLDEN_VERSION = 1
+
+
+def test_the_pinned_bytes_are_of_this_protocol() -> None:
+    assert GOLDEN_VERSION == PROTOCOL_VERSION, "pin the bytes of the new protocol version here"
+    assert {frame.kind for frame in FRAMES.values()} == set(Kind), "every kind of frame is pinned"
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_the_bytes_of_every_frame_are_pinned(name: str) -> None:
+    found = b"".join(bytes(part) for part in FRAMES[name].parts()).hex()
+    assert found == GOLDEN[name].replace(" ", ""), (
+        f"the bytes of a {name} frame have changed. A peer that was not changed would misread it: "
+        "raise PROTOCOL_VERSION and pin the new bytes, or undo the change"
+    )
+
+
+def test_every_field_that_travels_is_pinned() -> None:
+    """The pinned structs differ from their defaults in every field, so that a field cannot move unseen."""
+    for struct in (ASSIGNMENT, SAMPLING, TIMING, HELLO, ITERATION.spans[2], RESULT.samples[0], RESULT):
+        for field in msgspec.structs.fields(struct):
+            if struct is not HELLO or field.name != "stage":
+                assert getattr(struct, field.name) != field.default, f"{type(struct).__name__}.{field.name}"
+
+
+MESSAGES: list[Message] = [
+    HELLO,
+    Refuse("why", 1, "0.1.0", "cd" * 32),
+    Progress("loading"),
+    Ready(8, 4096, 512, 64, 4242, 123456789),
+    Welcome(1),
+    RESULT,
+    Ping(5),
+    Passed(2),
+    Failed(1, "gone"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_what_is_sent_is_received(message: Message) -> None:
+    assert decode(encode(message), type(message)) == message
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_iteration_arrives_as_it_was_sent(dtype: str) -> None:
+    header, activations = decode_iteration(
+        encode_iteration(ITERATION, ACTIVATIONS, dtype, (FAILURE,), (TIMING,)), WIDTH
+    )
+    assert header == IterationHeader(ITERATION, 6, WIDTH, dtype, (FAILURE,), (TIMING,))
+    assert activations.dtype == np.float32
+    assert np.array_equal(activations, ACTIVATIONS)
+
+
+def test_activations_that_do_not_lie_in_order_are_sent_in_order() -> None:
+    odd = np.asfortranarray(ACTIVATIONS)
+    assert np.array_equal(decode_iteration(encode_iteration(ITERATION, odd, "float32"), WIDTH)[1], ACTIVATIONS)
+
+
+def test_an_iteration_of_operations_only() -> None:
+    bare = Iteration(1, (Drop(0),), (), ())
+    header, activations = decode_iteration(
+        encode_iteration(bare, np.empty((0, WIDTH), np.float32), "float32"), WIDTH
+    )
+    assert header.iteration == bare
+    assert activations.shape == (0, WIDTH)
+
+
+def test_a_greeting_is_read_out_of_any_later_hello() -> None:
+    """Another version may say more, and may mean something else by all the rest."""
+    later = {
+        "protocol": 9,
+        "version": "3.0",
+        "digest": "ef" * 32,
+        "assignment": "not a struct",
+        "role": 7,
+        "new": [],
+    }
+    assert decode(Frame(Kind.HELLO, msgspec.msgpack.encode(later)), Greeting) == Greeting(9, "3.0", "ef" * 32)
+    assert decode(encode(HELLO), Greeting) == Greeting(PROTOCOL_VERSION, "0.1.0", "ab" * 32)
+
+
+def test_a_refusal_of_a_later_version_is_read() -> None:
+    later = {"reason": "too old", "protocol": 9, "version": "3.0", "digest": "ef" * 32, "advice": ["upgrade"]}
+    assert decode(Frame(Kind.REFUSE, msgspec.msgpack.encode(later)), Refuse).reason == "too old"
+
+
+def iteration_frame(**changes: Any) -> Frame:
+    header = IterationHeader(ITERATION, 6, WIDTH, "float32")
+    payload = changes.pop("payload", b"\0" * (6 * WIDTH * 4))
+    return Frame(Kind.ITERATION, msgspec.msgpack.encode(msgspec.structs.replace(header, **changes)), payload)
+
+
+def spans(count: int) -> Iteration:
+    return Iteration(1, (), (), tuple(Span(0, 0, 0, 0, (), Phase.DECODE) for _ in range(count)))
+
+
+def wide(tokens: int) -> Iteration:
+    return Iteration(1, (), (), (Span(0, 0, 0, 0, (1,) * tokens, Phase.PREFILL),))
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (iteration_frame(rows=7), "announces 7 rows of width 3 for 6 tokens; this model's width is 3"),
+        (iteration_frame(rows=-1), "announces -1 rows"),
+        (iteration_frame(width=4), "6 rows of width 4 for 6 tokens; this model's width is 3"),
+        (iteration_frame(width=2**40), "width 1099511627776"),
+        (iteration_frame(iteration=wide(MAX_ROWS + 1), rows=MAX_ROWS + 1), f"announces {MAX_ROWS + 1} rows"),
+        (iteration_frame(iteration=spans(MAX_SPANS + 1), rows=0), f"more than {MAX_SPANS} spans"),
+        (iteration_frame(failures=(FAILURE,) * (MAX_SPANS + 1)), f"more than {MAX_SPANS} spans"),
+        (iteration_frame(timings=(TIMING,) * (MAX_SPANS + 1)), f"more than {MAX_SPANS} spans"),
+        (iteration_frame(dtype="float64"), "unknown activation type 'float64', expected one of float32, float16"),
+        (iteration_frame(payload=b"\0" * 71), "carries 71 bytes of activations, 72 were expected"),
+        (iteration_frame(payload=b""), "carries 0 bytes of activations, 72 were expected"),
+        (iteration_frame(dtype="float16"), "carries 72 bytes of activations, 36 were expected"),
+        (Frame(Kind.ITERATION, b""), "the ITERATION frame does not hold IterationHeader"),
+        (Frame(Kind.ITERATION, b"\x91" * 100_000), "does not hold IterationHeader"),
+        (Frame(Kind.ITERATION, msgspec.msgpack.encode([1, 2, 3])), "does not hold IterationHeader"),
+    ],
+)
+def test_an_iteration_with_absurd_counts_is_refused(frame: Frame, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        decode_iteration(frame, WIDTH)
+
+
+@given(header=st.binary(max_size=200), payload=st.binary(max_size=100))
+def test_random_headers_are_messages_or_protocol_errors(header: bytes, payload: bytes) -> None:
+    for expected in (*(type(message) for message in MESSAGES), Greeting):
+        try:
+            decode(Frame(Kind.HELLO, header, payload), expected)
+        except ProtocolError:
+            continue
+    try:
+        decode_iteration(Frame(Kind.ITERATION, header, payload), WIDTH)
+    except ProtocolError:
+        return
+
+
+_JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@given(path=st.lists(st.integers(0, 10), min_size=1, max_size=6), junk=_JUNK)
+def test_a_header_with_one_part_replaced_is_read_or_refused(path: list[int], junk: Any) -> None:
+    plain = msgspec.msgpack.decode(FRAMES["iteration float32"].header)
+    place = plain
+    for step in path[:-1]:
+        if isinstance(place, list) and place and isinstance(place[step % len(place)], list):
+            place = place[step % len(place)]
+    if isinstance(place, list) and place:
+        place[path[-1] % len(place)] = junk
+    frame = Frame(Kind.ITERATION, msgspec.msgpack.encode(plain), FRAMES["iteration float32"].payload)
+    try:
+        header, activations = decode_iteration(frame, WIDTH)
+    except ProtocolError:
+        return
+    assert activations.shape == (header.rows, WIDTH) == (header.iteration.rows, WIDTH)
+
+
+@given(data=st.data())
+def test_mutated_bytes_are_read_or_refused(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(FRAMES)))
+    frame = FRAMES[name]
+    header = bytearray(frame.header)
+    for _ in range(data.draw(st.integers(1, 5))):
+        header[data.draw(st.integers(0, len(header) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ProtocolError):
+        decode_iteration(Frame(Kind.ITERATION, bytes(header), frame.payload), WIDTH)
+    with contextlib.suppress(ProtocolError):
+        decode(Frame(Kind.RESULT, bytes(header)), IterationResult)
+
+
+def test_values_that_are_no_numbers_travel() -> None:
+    """The stages judge them, not the wire."""
+    rows = np.full((6, WIDTH), np.nan, np.float32)
+    _, activations = decode_iteration(encode_iteration(ITERATION, rows, "float16"), WIDTH)
+    assert np.isnan(activations).all()
+    timing = StageTiming(0, math.nan, math.inf, -math.inf)
+    assert len(decode(encode(IterationResult(1, timings=(timing,))), IterationResult).timings) == 1
+
+
+def test_a_full_iteration_fits_the_header() -> None:
+    """As many rows as a frame may have, with the longest tokens, and every span with a long reason."""
+    rows = (49151,) * (MAX_ROWS // MAX_SPANS)
+    many = Iteration(
+        2**40, (), (), tuple(Span(2**40, 4096, 9999, 2**20, rows, Phase.VERIFY, (0,)) for _ in range(MAX_SPANS))
+    )
+    failures = tuple(SpanFailure(index, "x" * 100) for index in range(MAX_SPANS))
+    frame = encode_iteration(many, np.zeros((many.rows, 1), np.float32), "float32", failures)
+    assert len(frame.header) < MAX_HEADER_BYTES
+    assert decode_iteration(frame, 1)[0].iteration == many
+    assert many.rows == MAX_ROWS
