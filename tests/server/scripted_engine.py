@@ -12,6 +12,8 @@ import jinja2
 from longspan.errors import LongspanError
 from longspan.model.tokenizer import Tokenizer
 from longspan.request import GenerationRequest, Piece, Timings
+from longspan.schedule.guard import GuardState
+from longspan.schedule.statistics import ROW_BUCKETS, PlannerStatistics
 from longspan.status import EngineStatistics, Readiness, RingStatus, StageStatus
 from tests.tiny_models import CHAT_TEMPLATE
 
@@ -147,4 +149,40 @@ class ScriptedEngine:
             mixed_iterations=5,
             iteration_rows=400,
             preemptions=2,
+            planner=PLANNER,
         )
+
+
+PLANNER = PlannerStatistics(
+    running=2,
+    decoding=1,
+    waiting=3,
+    in_flight=1,
+    slots=8,
+    kv_cells_used=100,
+    kv_cells=400,
+    cached_slots=1,
+    prefix_queries=90,
+    prefix_hits=30,
+    preemptions=2,
+    iterations=50,
+    mixed_iterations=5,
+    prefill_only_iterations=4,
+    rows_histogram=(10, 20, *[0] * (len(ROW_BUCKETS) - 2), 20),
+    decode_rows=200,
+    prefill_rows=150,
+    recompute_rows=50,
+    joined_prefill_rows=40,
+    occupancy=0.5,
+    guard=GuardState.SUSPENDED,
+    guard_breaches=3,
+    guard_suspensions=1,
+    decode_debt=0.25,
+    prediction_error=0.125,
+    oldest_wait=1.5,
+    longest_wait=2.5,
+    most_overtakes=6,
+    stray_results=0,
+    finished={"stop": 9},
+    failed={},
+)

@@ -144,10 +144,12 @@ def test_every_honoured_field_reaches_the_engine(client: httpx.Client, engine: S
         logprobs=True,
         top_logprobs=4,
         priority=-3,
+        cache_salt="mine",
     )
     request = asked(engine)
     sampling = request.sampling
     assert (request.max_tokens, request.seed, request.priority) == (9, 2**64 - 1, -3)
+    assert request.cache_salt == "mine"
     assert (request.stop, request.include_stop) == (("\n\n", "END"), True)
     assert (request.stop_token_ids, request.ignore_eos) == ((7, 9), True)
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.9, 12, 0.1)

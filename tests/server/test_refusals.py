@@ -97,7 +97,7 @@ UNKNOWN, UNSUPPORTED, INVALID = "unknown_parameter", "unsupported_parameter", "i
         ({"best_of": 2}, "best_of", UNSUPPORTED),
         ({"prompt_logprobs": 1}, "prompt_logprobs", UNSUPPORTED),
         ({"skip_special_tokens": False}, "skip_special_tokens", UNSUPPORTED),
-        ({"cache_salt": "x"}, "cache_salt", UNSUPPORTED),
+        ({"cache_salt": ""}, "cache_salt", INVALID),
         ({"echo": True}, "echo", UNSUPPORTED),
     ],
 )

@@ -84,13 +84,29 @@ def test_metrics_of_the_engine(client: httpx.Client) -> None:
         ("vllm:num_preemptions_total", 2),
         ("vllm:iteration_tokens_total_count", 50),
         ("vllm:iteration_tokens_total_sum", 400),
+        ("vllm:prefix_cache_queries_total", 90),
+        ("vllm:prefix_cache_hits_total", 30),
         ("longspan:mixed_iterations_total", 5),
+        ("longspan:decode_rows_total", 200),
+        ("longspan:recompute_rows_total", 50),
+        ("longspan:joined_prefill_rows_total", 40),
+        ("longspan:guard_breaches_total", 3),
+        ("longspan:occupancy", 0.5),
+        ("longspan:decode_debt_seconds", 0.25),
+        ("longspan:cost_prediction_error", 0.125),
+        ("longspan:longest_wait_seconds", 2.5),
+        ("longspan:most_overtakes", 6),
         ("longspan:requests_failed_total", 1),
         ("longspan:slots", 8),
         ("longspan:slots_free", 6),
         ("longspan:iterations_in_flight", 1),
     ):
         assert found[(name,)] == value, name
+    assert found["longspan:guard_state", "suspended"] == 1
+    assert found["longspan:guard_state", "open"] == 0
+    assert found["vllm:iteration_tokens_total_bucket", "1"] == 10
+    assert found["vllm:iteration_tokens_total_bucket", "2"] == 30
+    assert found["vllm:iteration_tokens_total_bucket", "+Inf"] == 50
     assert found["longspan:stage_compute_seconds", "0"] == 0.004
     assert found["longspan:link_round_trip_seconds", "1"] == 0.05
     assert found["longspan:stage_memory_bytes", "0"] == 1000

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from longspan.request import Timings
 from longspan.server.contract import ServingEngine
+from longspan.server.engine_collector import ENGINE_LABEL, LABELS, EngineCollector
 
-ENGINE_LABEL = "0"
-"""vLLM numbers its engines; there is one here."""
-
-_LABELS = ("model_name", "engine")
 # Bucket borders in seconds, as vLLM's dashboards expect them.
 _FIRST_TOKEN_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -40,10 +32,10 @@ class RequestMetrics:
         values = (model_name, ENGINE_LABEL)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"vllm:{name}", text, _LABELS, buckets=buckets, registry=registry).labels(*values)
+            return Histogram(f"vllm:{name}", text, LABELS, buckets=buckets, registry=registry).labels(*values)
 
         successes = Counter(
-            "vllm:request_success", "Requests that ended.", (*_LABELS, "finished_reason"), registry=registry
+            "vllm:request_success", "Requests that ended.", (*LABELS, "finished_reason"), registry=registry
         )
         self._successes = {ours: successes.labels(*values, theirs) for ours, theirs in _FINISHED_REASONS.items()}
         self._first_token = histogram(
@@ -71,58 +63,6 @@ class RequestMetrics:
         self._whole.observe(timings.time_to_first_token_seconds + timings.generation_seconds)
 
 
-class EngineCollector(Collector):
-    """Asks the engine for its figures when somebody reads the metrics."""
-
-    def __init__(self, engine: ServingEngine) -> None:
-        self._engine = engine
-
-    def collect(self) -> Iterator[Metric]:
-        """Gauges and counters of the engine, then of every stage."""
-        statistics = self._engine.statistics()
-        values = (self._engine.model.id, ENGINE_LABEL)
-        for name, text, value in (
-            ("vllm:num_requests_running", "Requests that hold a slot.", statistics.running),
-            ("vllm:num_requests_waiting", "Requests that wait for a slot.", statistics.waiting),
-            ("vllm:kv_cache_usage_perc", "Share of the KV cells in use; 1 is all.", statistics.kv_usage),
-            ("longspan:slots", "KV slots.", statistics.slots),
-            ("longspan:slots_free", "KV slots that no request holds.", statistics.free_slots),
-            ("longspan:iterations_in_flight", "Iterations sent and not answered.", statistics.in_flight),
-        ):
-            gauge = GaugeMetricFamily(name, text, labels=_LABELS)
-            gauge.add_metric(values, value)
-            yield gauge
-        for name, text, count in (
-            ("vllm:prompt_tokens", "Prompt tokens run.", statistics.prompt_tokens),
-            ("vllm:generation_tokens", "Tokens generated.", statistics.generated_tokens),
-            ("vllm:num_preemptions", "Requests that lost their slot for a while.", statistics.preemptions),
-            ("longspan:requests_failed", "Requests that ended with an error.", statistics.requests_failed),
-            ("longspan:mixed_iterations", "Iterations with prefill and decode.", statistics.mixed_iterations),
-        ):
-            counter = CounterMetricFamily(name, text, labels=_LABELS)
-            counter.add_metric(values, count)
-            yield counter
-        rows = SummaryMetricFamily("vllm:iteration_tokens_total", "Rows of each iteration.", labels=_LABELS)
-        rows.add_metric(values, statistics.iterations, statistics.iteration_rows)
-        yield rows
-        yield from self._stages(values)
-
-    def _stages(self, values: tuple[str, str]) -> Iterator[Metric]:
-        labels = (*_LABELS, "stage")
-        compute = GaugeMetricFamily("longspan:stage_compute_seconds", "Newest iteration's compute.", labels=labels)
-        round_trip = GaugeMetricFamily("longspan:link_round_trip_seconds", "Newest ping of a stage.", labels=labels)
-        memory = GaugeMetricFamily("longspan:stage_memory_bytes", "Resident memory of a stage.", labels=labels)
-        for stage in self._engine.ring().stages:
-            where = (*values, str(stage.index))
-            if stage.compute_ms is not None:
-                compute.add_metric(where, stage.compute_ms / 1000)
-            if stage.round_trip_ms is not None:
-                round_trip.add_metric(where, stage.round_trip_ms / 1000)
-            if stage.memory_bytes is not None:
-                memory.add_metric(where, stage.memory_bytes)
-        yield from (compute, round_trip, memory)
-
-
 class ServerMetrics:
     """The registry of one application, and its text for `/metrics`."""
 
@@ -134,5 +74,5 @@ class ServerMetrics:
         self._registry.register(EngineCollector(engine))
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """All metrics in Prometheus' text format. Waits for the engine: call it on a worker thread."""
         return generate_latest(self._registry)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -52,7 +54,8 @@ class StateEndpoints:
 
     async def metrics(self, _http: Request) -> Response:
         """GET /metrics, for Prometheus."""
-        return Response(self._service.metrics.text(), media_type=ServerMetrics.content_type)
+        text = await asyncio.to_thread(self._service.metrics.text)
+        return Response(text, media_type=ServerMetrics.content_type)
 
 
 def _json(value: object, *, status: int = 200) -> Response:

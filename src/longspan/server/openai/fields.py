@@ -39,8 +39,9 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """Fields of both kinds of completion. None means the default; the names are those of the OpenAI API and vLLM.
 
-    user, safety_identifier, prompt_cache_key and metadata are the caller's own notes: they change nothing about an
-    answer and are recorded nowhere.
+    return_metrics adds the block `metrics` to the answer. cache_salt: the prompt's KV is shared only with requests
+    of the same salt. user, safety_identifier, prompt_cache_key and metadata are the caller's own notes: they change
+    nothing about an answer and are recorded nowhere.
     """
 
     model: str | None = None
@@ -68,6 +69,7 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     request_id: Annotated[str, Meta(pattern=REQUEST_ID_PATTERN)] | None = None
     return_token_ids: bool | None = None
     return_metrics: bool | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
     user: str | None = None
     safety_identifier: str | None = None
@@ -78,7 +80,6 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     best_of: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool | None = None
-    cache_salt: str | None = None
     service_tier: str | None = None
     store: bool | None = None
 
@@ -87,7 +88,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "prompt_logprobs": (None,),
     "skip_special_tokens": (None, True),
-    "cache_salt": (None,),
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
 }
@@ -182,6 +182,7 @@ def generation_requests(
             stop_token_ids=stop_tokens,
             ignore_eos=bool(fields.ignore_eos),
             priority=fields.priority or 0,
+            cache_salt=fields.cache_salt or "",
         )
         for choice in range(fields.n or 1)
     ]
