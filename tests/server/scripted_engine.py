@@ -7,9 +7,8 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-import jinja2
-
 from longspan.errors import LongspanError
+from longspan.model.chat_template import ChatTemplate
 from longspan.model.tokenizer import Tokenizer
 from longspan.request import GenerationRequest, Piece, Timings
 from longspan.schedule.guard import GuardState
@@ -29,21 +28,10 @@ def always(*steps: Step) -> Script:
     return lambda request: steps
 
 
-class JinjaTemplate:
-    """A chat template without a sandbox."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self._template = jinja2.Environment().from_string(source)
-
-    def render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool, **kwargs: Any) -> str:
-        return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, **kwargs)
-
-
 @dataclasses.dataclass
 class Model:
     tokenizer: Tokenizer
-    chat_template: JinjaTemplate | None
+    chat_template: ChatTemplate | None
     id: str = "Tiny-Model"
     root: str = "models/tiny.gguf"
     created: int = 1_700_000_000
@@ -101,7 +89,7 @@ class ScriptedEngine:
         self.reset()
 
     def reset(self) -> None:
-        self.served = Model(self._tokenizer, JinjaTemplate(CHAT_TEMPLATE))
+        self.served = Model(self._tokenizer, ChatTemplate(CHAT_TEMPLATE))
         self.script: Script = lambda request: [Piece("fine", (5, 6), finish_reason="stop")]
         self.refuse: Exception | None = None
         self.fail: Exception | None = None

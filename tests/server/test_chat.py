@@ -8,9 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from longspan.model.chat_template import ChatTemplate
 from longspan.request import GenerationRequest, Piece
 from longspan.schedule.span import TokenLogprob
-from tests.server.scripted_engine import CONTEXT, JinjaTemplate, ScriptedEngine
+from tests.server.scripted_engine import CONTEXT, ScriptedEngine
 
 HELLO = [{"role": "user", "content": "hi"}]
 BURSTS = [
@@ -319,7 +320,7 @@ def test_roles(client: httpx.Client, engine: ScriptedEngine) -> None:
 
 def test_what_a_template_knows_is_handed_to_it(client: httpx.Client, engine: ScriptedEngine) -> None:
     engine.served.context_length = 1000
-    engine.served.chat_template = JinjaTemplate(
+    engine.served.chat_template = ChatTemplate(
         "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ m.name }}{% for c in m.tool_calls or [] %}"
         "{{ c.function.name }}({{ c.function.arguments.x }}){% endfor %};{% endfor %}{{ style }} developer"
         "{{ reasoning_effort }}"
@@ -347,7 +348,7 @@ def test_the_begin_token_is_put_in_front_once(client: httpx.Client, engine: Scri
         chat(client)
         assert asked(engine).prompt[:2] != (tokenizer.bos, tokenizer.bos)
         engine.requests.clear()
-        engine.served.chat_template = JinjaTemplate("plain")
+        engine.served.chat_template = ChatTemplate("plain")
         chat(client)
         assert asked(engine).prompt[0] == tokenizer.bos
         assert prompt_text(engine) == "<|im_start|>plain"

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from longspan.errors import QueueFullError, RequestTimeoutError, RingError
+from longspan.model.chat_template import ChatTemplate
 from longspan.request import Piece
 from longspan.server import ServerOptions
 from tests.server.conftest import running_server
@@ -83,6 +84,7 @@ UNKNOWN, UNSUPPORTED, INVALID = "unknown_parameter", "unsupported_parameter", "i
         ({"continue_final_message": True}, "continue_final_message", None),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", None),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", None),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self", None),
         ({"reasoning_effort": "high"}, "reasoning_effort", UNSUPPORTED),
         ({"tools": [{"type": "function"}]}, "tools", UNSUPPORTED),
         ({"tool_choice": "required"}, "tool_choice", UNSUPPORTED),
@@ -240,6 +242,13 @@ def test_context_overflow_names_both_numbers(client: httpx.Client, engine: Scrip
     assert "at least" in error["message"]
     assert str(CONTEXT) in error["message"]
     assert not engine.requests
+
+
+def test_messages_that_the_template_refuses(client: httpx.Client, engine: ScriptedEngine) -> None:
+    engine.served.chat_template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
+    error = refusal(client.post(CHAT, json={"messages": HELLO}), 400)
+    assert error["param"] == "messages"
+    assert "roles must alternate" in error["message"]
 
 
 def test_no_chat_template(client: httpx.Client, engine: ScriptedEngine) -> None:

@@ -69,7 +69,7 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "verbosity": (None, "medium"),
     "echo": (None, False),
 }
-_OWN_TEMPLATE_VARIABLES = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
+_OWN_TEMPLATE_VARIABLES = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "self")
 
 decoder = msgspec.json.Decoder(ChatRequest)
 
