@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.errors import ProtocolError
@@ -21,6 +21,7 @@ def prefix(version: int = PROTOCOL_VERSION, kind: int = Kind.PING, header: int =
     return PREFIX.pack(MAGIC, version, kind, 0, header, payload)
 
 
+@settings(deadline=None)
 @given(kind=st.sampled_from(Kind), header=st.binary(max_size=64), payload=st.binary(max_size=64))
 def test_what_is_written_is_read(kind: Kind, header: bytes, payload: bytes) -> None:
     data = b"".join(Frame(kind, header, payload).parts())
@@ -36,6 +37,7 @@ def test_a_frame_is_written_in_few_pieces_and_its_payload_is_not_copied() -> Non
     assert len(Frame(Kind.PING, b"header").parts()) == 1
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=2 * PREFIX.size))
 def test_random_bytes_are_a_prefix_or_a_protocol_error(data: bytes) -> None:
     try:
@@ -47,6 +49,7 @@ def test_random_bytes_are_a_prefix_or_a_protocol_error(data: bytes) -> None:
     assert read.payload_bytes <= MAX_PAYLOAD_BYTES
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_a_mutated_prefix_is_a_prefix_or_a_protocol_error(data: st.DataObject) -> None:
     mutated = bytearray(prefix(header=7, payload=9))

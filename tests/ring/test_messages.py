@@ -274,6 +274,7 @@ def test_an_iteration_with_absurd_counts_is_refused(frame: Frame, message: str) 
         decode_iteration(frame, WIDTH)
 
 
+@settings(deadline=None)
 @given(header=st.binary(max_size=200), payload=st.binary(max_size=100))
 def test_random_headers_are_messages_or_protocol_errors(header: bytes, payload: bytes) -> None:
     for expected in (*(type(message) for message in MESSAGES), Greeting):
@@ -294,6 +295,7 @@ _JUNK = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(path=st.lists(st.integers(0, 10), min_size=1, max_size=6), junk=_JUNK)
 def test_a_header_with_one_part_replaced_is_read_or_refused(path: list[int], junk: Any) -> None:
     plain = msgspec.msgpack.decode(FRAMES["iteration float32"].header)
@@ -311,6 +313,7 @@ def test_a_header_with_one_part_replaced_is_read_or_refused(path: list[int], jun
     assert activations.shape == (header.rows, WIDTH) == (header.iteration.rows, WIDTH)
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_mutated_bytes_are_read_or_refused(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(FRAMES)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import os
 import socket
 from collections.abc import Callable
 
@@ -189,9 +190,16 @@ async def connect(host: str, port: int, timeout: float) -> TcpLink:
         ) from None
     except OSError as error:
         raise RingError(
-            f"cannot reach {host}:{port}: {error.strerror or error}. Is `longspan stage --listen` running there?"
+            f"cannot reach {host}:{port}: {_reason(error)}. Is `longspan stage --listen` running there?"
         ) from None
     except (ValueError, OverflowError) as error:
         # A name that no host can have, or a port that does not exist.
         raise RingError(f"cannot reach {host}:{port}: this is not an address ({error})") from None
     return link
+
+
+def _reason(error: OSError) -> str:
+    """The system's own words; asyncio puts others in their place."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
