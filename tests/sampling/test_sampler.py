@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from longspan.sampling.adjustment import needs_history
 from longspan.sampling.parameters import SamplingParameters
 from longspan.sampling.sampler import SamplingError, sample
+from longspan.schedule.span import TokenLogprob
 from tests.sampling.slow_sampler import slow_allowed, slow_token
 
 Logits = npt.NDArray[np.float32]
@@ -211,3 +212,11 @@ def test_no_log_probabilities_unless_asked() -> None:
     found = sample(row, SamplingParameters(logprobs=0), 0, ())[1]
     assert found is not None
     assert found.top == ()
+
+
+def test_what_is_sampled_can_travel() -> None:
+    """Numbers of numpy do not encode, so none may be left in what a stage answers."""
+    row = np.array([0.5, 2.0, 1.0], np.float32)
+    token, logprob = sample(row, SamplingParameters(logprobs=2), 5, [])
+    assert type(token) is int
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(logprob), type=TokenLogprob) == logprob

@@ -13,6 +13,7 @@ times as much and move a probability by less than the logits' own rounding does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -68,7 +69,7 @@ def log_probability(logits: Logits, token: int, alternatives: int) -> TokenLogpr
     The alternatives are in the order of their probability, ties by the lower id, and may contain the token itself.
     """
     peak = float(logits.max())
-    total = np.log(float(_weights(logits, peak, 1.0).sum(dtype=np.float64))) + peak
+    total = math.log(float(_weights(logits, peak, 1.0).sum(dtype=np.float64))) + peak
     best = descending(logits, highest(logits, alternatives)) if alternatives else np.empty(0, np.intp)
     top = tuple((int(index), float(logits[index]) - total) for index in best)
     return TokenLogprob(float(logits[token]) - total, top)
