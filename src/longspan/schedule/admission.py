@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from longspan.errors import ContextLengthError, QueueFullError, RequestError
 from longspan.schedule.limits import Limits
 from longspan.schedule.request import PRIORITY_RANGE, SequenceRequest
@@ -55,8 +57,8 @@ class Admission:
                 retry_after=seconds,
             )
 
-    def candidate(self) -> tuple[Sequence, Placement] | None:
-        """The sequence to admit next and its place; None when nobody fits.
+    def candidate(self, passed: Container[int] = ()) -> tuple[Sequence, Placement] | None:
+        """The sequence to admit next, other than those `passed` by id, and its place; None when nobody fits.
 
         An overdue sequence comes first, and while it does not fit nobody else is let in. Otherwise the first few in
         due order are considered: the one with the longest cached prefix, else the first that fits.
@@ -67,9 +69,9 @@ class Admission:
             return None
         headroom = HEADROOM * slots.running if roster.limits.pooled else 0
         overdue = waiting.overdue()
-        if overdue is not None:
+        if overdue is not None and overdue.id not in passed:
             return self._placed(overdue, headroom)
-        window = waiting.first(roster.policy.cache_window)
+        window = [entry for entry in waiting.first(roster.policy.cache_window) if entry.id not in passed]
         if roster.policy.prefix_reuse and len(window) > 1:
             window.sort(key=lambda sequence: -slots.cached_length(sequence))  # stable: due order among equals
         for sequence in window:

@@ -22,12 +22,12 @@ class Piece(NamedTuple):
     whole: bool
 
 
-def next_piece(sequence: Sequence, limits: Limits) -> Piece:
-    """The piece that starts at the sequence's dispatched position."""
-    remaining = sequence.prefill_remaining
+def next_piece(sequence: Sequence, start: int, limits: Limits) -> Piece:
+    """The piece that starts at position `start`, up to which the sequence's KV is there or on its way."""
+    remaining = sequence.prefill_end - start
     if not limits.fixed_borders:
         return Piece(remaining, False)
-    start, prompt = sequence.dispatched, sequence.prompt_length
+    prompt = sequence.prompt_length
     whole_chunks = prompt - prompt % limits.chunk
     if start < whole_chunks:
         return Piece(limits.chunk, True)

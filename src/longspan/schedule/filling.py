@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from longspan.schedule.admission import Admission
-from longspan.schedule.borders import next_piece
+from longspan.schedule.borders import Piece, next_piece
 from longspan.schedule.roster import Roster
 from longspan.schedule.sequence import Sequence
+from longspan.schedule.slots import Placement
 from longspan.schedule.span import Span
+
+
+class Prompt(NamedTuple):
+    """A prompt that could get rows next. placement: where a waiting one would run; None for a running one."""
+
+    sequence: Sequence
+    placement: Placement | None
+    start: int
+    piece: Piece
+
+    @property
+    def fresh(self) -> bool:
+        """True when nothing of it was run yet."""
+        return self.placement is not None
 
 
 class Filling:
     """Deals rows to running prompts and to waiting ones, whichever is due first.
 
-    A waiting sequence takes a slot only when it gets rows at once: until then shorter ones can still pass it, and
-    it holds no cells.
+    A waiting sequence takes a slot only when it gets rows at once: until then shorter ones can still pass it, and it
+    holds no cells.
     """
 
     def __init__(self, roster: Roster, admission: Admission) -> None:
@@ -33,20 +51,9 @@ class Filling:
         waiting = len(roster.waiting) if roster.slots.has_room else 0
         return len(roster.prefilling) + waiting > 1
 
-    @property
-    def next_start(self) -> int:
-        """History of the prompt that is likely to be next; for predictions only."""
-        return next((sequence.dispatched for sequence in self._roster.prefilling.values()), 0)
-
-    @property
-    def whole_piece_wanted(self) -> bool:
-        """True when a piece waits that must run alone."""
-        roster = self._roster
-        if any(next_piece(sequence, roster.limits).whole for sequence in roster.prefilling.values()):
-            return True
-        return roster.slots.has_room and any(
-            next_piece(head, roster.limits).whole for head in roster.waiting.first(1)
-        )
+    def next_prompt(self) -> Prompt | None:
+        """The prompt that is due first; nothing is changed."""
+        return self._next(set())
 
     def fill(self, rows: int, target: int, now: float) -> list[Span]:
         """Spans of an iteration without decode rows: about `target` rows, at most `rows`, or one whole piece.
@@ -54,74 +61,83 @@ class Filling:
         A short prompt is not cut because of the target.
         """
         limits, whole_rows = self._roster.limits, self._roster.policy.whole_rows
-        spans: list[Span] = []
-        tried: set[int] = set()
-        left = rows
-        while target > 0 and len(spans) < limits.max_prefill_sequences:
-            sequence = self._next(tried, now)
-            if sequence is None:
-                break
-            piece = next_piece(sequence, limits)
+
+        def choose(prompt: Prompt, dealt: int) -> int:
+            piece = prompt.piece
             if piece.whole:
-                if spans:
-                    continue
-                return [self._dispatch(sequence, piece.rows)]
-            taken = min(piece.rows, limits.chunk, target)
-            if piece.rows <= min(whole_rows, left):
-                taken = piece.rows
-            spans.append(self._dispatch(sequence, taken))
-            left -= taken
-            target = min(target - taken, left)
-        return spans
+                return 0 if dealt else piece.rows
+            if prompt.fresh and piece.rows <= whole_rows and dealt + piece.rows <= rows and dealt < target:
+                return piece.rows
+            return min(piece.rows, limits.chunk, target - dealt)
+
+        return self._deal(rows, now, choose)
 
     def join(self, rows: int, now: float) -> list[Span]:
         """At most `rows` rows of spans that may run beside decode rows."""
-        limits = self._roster.limits
-        spans: list[Span] = []
-        tried: set[int] = set()
-        while rows > 0 and len(spans) < limits.max_prefill_sequences:
-            sequence = self._next(tried, now)
-            if sequence is None:
-                break
-            piece = next_piece(sequence, limits)
-            if not piece.whole:
-                taken = min(piece.rows, limits.chunk, rows)
-                spans.append(self._dispatch(sequence, taken))
-                rows -= taken
-        return spans
+        chunk = self._roster.limits.chunk
+
+        def choose(prompt: Prompt, dealt: int) -> int:
+            return 0 if prompt.piece.whole else min(prompt.piece.rows, chunk, rows - dealt)
+
+        return self._deal(rows, now, choose)
+
+    def complete(self, rows: int, now: float) -> list[Span]:
+        """Spans of prompts that were not begun and end in this iteration, at most `rows` rows together."""
+
+        def choose(prompt: Prompt, dealt: int) -> int:
+            fits = prompt.fresh and not prompt.piece.whole and prompt.piece.rows <= rows - dealt
+            return prompt.piece.rows if fits else 0
+
+        return self._deal(rows, now, choose)
 
     def whole_piece(self, now: float) -> list[Span]:
         """The piece due first that must run alone, if there is one."""
+        rows = self._roster.limits.rows
+
+        def choose(prompt: Prompt, dealt: int) -> int:
+            return prompt.piece.rows if prompt.piece.whole and not dealt else 0
+
+        return self._deal(rows, now, choose)
+
+    def _deal(self, rows: int, now: float, choose: Callable[[Prompt, int], int]) -> list[Span]:
+        """Deal up to `rows` rows; `choose` says how many of a prompt, after so many were dealt; 0: pass by."""
+        limits = self._roster.limits
+        spans: list[Span] = []
         tried: set[int] = set()
-        while (sequence := self._next(tried, now)) is not None:
-            piece = next_piece(sequence, self._roster.limits)
-            if piece.whole:
-                return [self._dispatch(sequence, piece.rows)]
-        return []
+        dealt = 0
+        while dealt < rows and len(spans) < limits.max_prefill_sequences:
+            prompt = self._next(tried)
+            if prompt is None:
+                break
+            tried.add(prompt.sequence.id)
+            taken = choose(prompt, dealt)
+            if taken <= 0 < prompt.piece.rows:
+                continue
+            if prompt.placement is not None:
+                self._admission.admit(prompt.sequence, prompt.placement, now)
+            if taken > 0:
+                spans.append(prompt.sequence.prefill_span(taken))
+                dealt += taken
+                if prompt.sequence.prefill_remaining <= 0:
+                    self._roster.prefilled(prompt.sequence)
+        return spans
 
-    def _dispatch(self, sequence: Sequence, rows: int) -> Span:
-        span = sequence.prefill_span(rows)
-        if sequence.prefill_remaining <= 0:
-            self._roster.prefilled(sequence)
-        return span
-
-    def _next(self, tried: set[int], now: float) -> Sequence | None:
-        """The sequence due first that was not tried; a waiting one is admitted, even if it needs no rows."""
+    def _next(self, tried: set[int]) -> Prompt | None:
+        """The prompt due first that was not tried."""
         roster = self._roster
         due = roster.waiting.due
-        best = min(
+        running = min(
             (sequence for sequence in roster.prefilling.values() if sequence.id not in tried),
             key=lambda sequence: (due(sequence), sequence.id),
             default=None,
         )
-        while (candidate := self._admission.candidate()) is not None:
+        candidate = self._admission.candidate(tried)
+        if candidate is not None and (running is None or due(candidate[0]) < due(running)):
             sequence, placement = candidate
-            if best is not None and due(best) <= due(sequence):
-                break
-            self._admission.admit(sequence, placement, now)
-            if sequence.prefill_remaining > 0:
-                best = sequence
-                break
-        if best is not None:
-            tried.add(best.id)
-        return best
+            return Prompt(
+                sequence, placement, placement.length, next_piece(sequence, placement.length, roster.limits)
+            )
+        if running is None:
+            return None
+        start = running.dispatched
+        return Prompt(running, None, start, next_piece(running, start, roster.limits))

@@ -9,6 +9,8 @@ Every duration is that of the slowest stage.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from longspan.schedule.cost import StageCosts
 from longspan.schedule.geometry import Geometry
 from longspan.schedule.guard import MixGuard
@@ -16,8 +18,22 @@ from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.policy import Policy
 from longspan.schedule.span import IterationResult
 
+EFFICIENT = 8
+"""The fixed cost of joining may be an eighth of what joined prefill takes."""
+
 _REFINEMENTS = 4
 _CLOSE = 0.9
+
+
+class Joining(NamedTuple):
+    """Prefill rows that may join decode rows, the seconds of these alone, and the seconds that may be added."""
+
+    rows: int
+    decode_seconds: float
+    allowance: float
+
+
+NOTHING_JOINED = Joining(0, 0.0, 0.0)
 
 
 class Pacing:
@@ -29,19 +45,30 @@ class Pacing:
         self.guard = MixGuard(policy)
         self.debt = 0.0
 
-    def allowance(self, alone: float) -> float:
-        """Seconds that joined prefill may add to decode rows that take `alone` seconds."""
-        policy = self._policy
-        return min(policy.joined_ceiling, max(policy.joined_floor, policy.joined_share * alone))
+    def allowance(self, alone: float, overhead: float) -> float:
+        """Seconds that joined prefill may add to decode rows that take `alone` seconds.
 
-    def joined_rows(self, decode: Geometry, start: int, rows: int, now: float) -> int:
+        overhead: fixed seconds of joining at all. Much less than EFFICIENT times of it would waste the ring, so that
+        much is allowed; who is owed time then decides how often.
+        """
+        policy = self._policy
+        wanted = max(policy.joined_share * alone, EFFICIENT * overhead)
+        allowed = min(policy.joined_ceiling, max(policy.joined_floor, wanted))
+        if self.debt <= 0:
+            return allowed
+        return policy.joined_floor if policy.joined_floor >= EFFICIENT * overhead else 0.0
+
+    def join(self, decode: Geometry, start: int, rows: int, now: float) -> Joining:
         """How many of `rows` prefill rows, behind a history of `start`, may join the decode rows."""
-        if rows <= 0 or not self._policy.mixing or not self.guard.allows(now):
-            return 0
-        if not self.costs.trained:
-            return min(rows, self._policy.prefill_floor)
+        if rows <= 0 or not self.mixes(now):
+            return NOTHING_JOINED
         alone = self.costs.predict(decode)
-        return self._largest(decode, start, rows, alone + self.allowance(alone))
+        if not self.costs.trained:
+            return Joining(min(rows, self._policy.prefill_floor), alone, self._policy.joined_ceiling)
+        allowed = self.allowance(alone, self.costs.predict(decode.joined(start, 1)) - alone)
+        if allowed <= 0:
+            return Joining(0, alone, 0.0)
+        return Joining(self._largest(decode, start, rows, alone + allowed), alone, allowed)
 
     def prefill_rows(self, start: int, rows: int, contended: bool) -> int:
         """How many of `rows` prefill rows an iteration without decode rows may have.
@@ -58,17 +85,35 @@ class Pacing:
             allowed = max(policy.prefill_floor, allowed // 2)
         return allowed
 
-    def prefill_may_go_first(self, geometry: Geometry, now: float) -> bool:
-        """True when an iteration without decode rows may run although decode rows are ready.
+    def mixes(self, now: float) -> bool:
+        """True when prefill rows may join decode rows."""
+        return self._policy.mixing and self.guard.allows(now)
 
-        Without mixing, when decoding is owed nothing. With mixing, only when joined prefill fell behind its share
-        by at least the whole iteration.
-        """
-        if not self._policy.mixing or not self.guard.allows(now):
-            return self.debt <= 0
+    def prefill_is_behind(self, geometry: Geometry) -> bool:
+        """True when joined prefill fell behind its share of time by at least an iteration of this geometry."""
         share = self._policy.debt_share
         owed = share * self.costs.predict(geometry)
         return self.debt <= -owed and (owed > 0 or share == 0)
+
+    def short_prompt_first(self, decode: Geometry, start: int, rows: int, waited: float) -> bool:
+        """True when a prompt that ends in one iteration should run before the decode rows instead of beside them.
+
+        Beside them it waits for their time too; before them the streams wait for one more fixed cost. The prompt
+        goes first when its first token gains a larger share of its time than the streams lose of theirs, and the
+        streams can bear it: within what joined prefill could add, or when decoding is owed nothing.
+        """
+        alone = self.costs.predict(decode)
+        prompt = self.costs.predict(Geometry().joined(start, rows))
+        together = self.costs.predict(decode.joined(start, rows))
+        if prompt <= 0 or alone <= 0:
+            return False
+        if prompt > self._policy.joined_floor and (self.debt > 0 or prompt > self._policy.prefill_target):
+            return False
+        return (together - prompt) / (waited + prompt) > (prompt + alone - together) / (prompt + alone)
+
+    def prefill_seconds(self, start: int, rows: int, of: int) -> float:
+        """Seconds of `rows` prefill rows as a part of an iteration of `of` rows of prefill alone."""
+        return self.costs.predict(Geometry().joined(start, of)) * rows / of
 
     def observe(self, record: PlanRecord, result: IterationResult, decoding: bool, now: float) -> float:
         """Learn from a finished iteration; `decoding`: streams decode now. Returns the slowest stage's seconds."""
@@ -93,13 +138,13 @@ class Pacing:
 
     def _account(self, record: PlanRecord, seconds: float) -> None:
         geometry = record.geometry
-        decode = seconds if geometry.exact_rows else 0.0
+        prefill = 0.0 if geometry.exact_rows else seconds
         if geometry.mixed:
-            decode = min(seconds, record.decode_seconds)
+            prefill = min(seconds, record.prefill_seconds)
         share = self._policy.debt_share
         bound = share * self._policy.prefill_target
-        debt = self.debt + share * (seconds - decode) - decode
-        floor = -bound if record.prefill_left else 0.0  # prefill gathers no credit while it wants nothing
+        debt = self.debt + share * prefill - (seconds - prefill)
+        floor = -bound if record.prefill_cut else 0.0  # prefill gathers no credit while it wants nothing
         self.debt = min(bound, max(floor, debt))
 
     def _over_target(self, geometry: Geometry) -> bool:

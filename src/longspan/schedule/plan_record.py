@@ -15,7 +15,8 @@ class PlanRecord(msgspec.Struct, frozen=True):
     geometry: captured here, so that what the iteration teaches belongs to what was sent.
     predicted: of each stage, before anything of this iteration was measured.
     decode_seconds: predicted for the decode rows alone, on the slowest stage. allowance: what joined prefill could
-        add to it. prefill_left: prefill rows were wanted that this iteration has no room for.
+        add to it. prefill_cut: the decode rows
+        left less room for prefill than it wanted.
     """
 
     iteration: Iteration
@@ -24,7 +25,8 @@ class PlanRecord(msgspec.Struct, frozen=True):
     predicted: dict[int, float]
     decode_seconds: float
     allowance: float
-    prefill_left: bool
+    prefill_seconds: float
+    prefill_cut: bool
     guard: GuardState
     running: int
     waiting: int

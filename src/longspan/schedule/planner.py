@@ -17,11 +17,11 @@ from operator import attrgetter
 from longspan.errors import ProtocolError
 from longspan.schedule.admission import Admission
 from longspan.schedule.events import Event, FailureKind, FinishReason, TokensCommitted
-from longspan.schedule.filling import Filling
+from longspan.schedule.filling import Filling, Prompt
 from longspan.schedule.geometry import Geometry, decode_geometry, join_geometry
 from longspan.schedule.limits import Limits
 from longspan.schedule.outcome import SpanFault, outcomes
-from longspan.schedule.pacing import Pacing
+from longspan.schedule.pacing import NOTHING_JOINED, Joining, Pacing
 from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.policy import Policy
 from longspan.schedule.request import SequenceRequest
@@ -54,6 +54,7 @@ class Planner:
         self._next_sequence = 0
         self._next_iteration = 0
         self._prefill_only_in_a_row = 0
+        self._last_decode = Geometry()
 
     # ------------------------------------------------------------------------------------------------ sequences
 
@@ -92,50 +93,63 @@ class Planner:
         May be called while earlier iterations are in flight. Events that planning causes (Admitted, Preempted,
         Finished) come with the next `complete`, or at once from `take_events`.
         """
-        filling = self._filling
-        wanted = filling.wanted
-        prefill = self._prefill_alone(now) if wanted and self._prefill_goes_first(now) else []
+        prompt = self._filling.next_prompt() if self._filling.wanted else None
+        prefill = self._prefill_before_decode(prompt, now) if prompt is not None else []
         slots = self._decode_slots() if not prefill else []
         spans, decode = self._decode_spans(slots)
-        if wanted and not prefill:
-            prefill = self._join_prefill(decode, now) if spans else self._prefill_alone(now)
+        joining = NOTHING_JOINED
+        if prompt is not None and not prefill:
+            if not spans:
+                prefill = self._prefill_alone(prompt, now)
+            elif not self._prefill_only_in_a_row:
+                joining = self._pacing.join(decode, prompt.start, self.limits.free_rows - decode.rows, now)
+                prefill = self._filling.join(joining.rows, now)
         if not spans and not prefill:
             return None
-        geometry = decode
-        if prefill:
-            for span in prefill:
-                bisect.insort(spans, span, key=_SLOT)
-            geometry = join_geometry(decode, slots, prefill)
-        self._counters.planned(geometry, prefill)
-        return self._send(spans, geometry, decode, now)
+        return self._send(spans, slots, prefill, decode, joining, now)
 
-    def _send(self, spans: list[Span], geometry: Geometry, decode: Geometry, now: float) -> Iteration:
-        """Make the iteration of the spans, and remember what is known now."""
+    def _send(
+        self,
+        spans: list[Span],
+        slots: list[int],
+        prefill: list[Span],
+        decode: Geometry,
+        joining: Joining,
+        now: float,
+    ) -> Iteration:
+        """Make the iteration of decode and prefill spans, and remember what is known now."""
         roster, pacing = self._roster, self._pacing
-        self._count_prefill_only(geometry)
+        geometry = join_geometry(decode, slots, prefill) if prefill else decode
+        for span in prefill:
+            bisect.insort(spans, span, key=_SLOT)
+        if geometry.exact_rows or not roster.decoding:
+            self._prefill_only_in_a_row = 0
+            self._last_decode = decode
+        else:
+            self._prefill_only_in_a_row += 1
         operations, samplings = tuple(roster.slots.operations), tuple(roster.samplings)
         roster.slots.operations.clear()
         roster.samplings.clear()
         iteration = Iteration(self._next_iteration, operations, samplings, tuple(spans))
         self._next_iteration += 1
-        alone = allowance = 0.0
         if geometry.mixed:
             pacing.guard.mixed_planned(now)
-            alone = pacing.costs.predict(decode)
-            allowance = pacing.allowance(alone)
+        rows = geometry.prefill_rows
         record = PlanRecord(
             iteration=iteration,
             geometry=geometry,
             planned_at=now,
             predicted=pacing.costs.by_stage(geometry),
-            decode_seconds=alone,
-            allowance=allowance,
-            prefill_left=self._filling.wanted,
+            decode_seconds=joining.decode_seconds,
+            allowance=joining.allowance,
+            prefill_seconds=pacing.prefill_seconds(prefill[0].start, rows, self.limits.free_rows) if rows else 0.0,
+            prefill_cut=bool(spans) and rows >= joining.rows and self._filling.wanted,
             guard=pacing.guard.state(now),
             running=roster.slots.running,
             waiting=len(roster.waiting),
         )
         self._in_flight.append(record)
+        self._counters.planned(geometry, prefill)
         return iteration
 
     def take_events(self) -> list[Event]:
@@ -157,34 +171,29 @@ class Planner:
         spans = [owners[slot].decode_span() for slot in slots]  # type: ignore[union-attr]  # ready slots have owners
         return spans, decode_geometry(slots, sum([span.start for span in spans]))
 
-    def _prefill_goes_first(self, now: float) -> bool:
-        """True when an iteration without decode rows is due although decode rows are ready."""
+    def _prefill_before_decode(self, prompt: Prompt, now: float) -> list[Span]:
+        """Spans of an iteration without decode rows although some are ready; empty when it is not their turn."""
         if not len(self._roster.ready) or self._prefill_only_in_a_row >= self.limits.max_prefill_only_in_a_row:
-            return False
-        if self.limits.fixed_borders and self.policy.mixing:
-            return self._filling.whole_piece_wanted and self._pacing.debt <= 0
-        expected = Geometry().joined(self._filling.next_start, self.limits.free_rows)
-        return self._pacing.prefill_may_go_first(expected, now)
+            return []
+        pacing = self._pacing
+        if not pacing.mixes(now):
+            return self._prefill_alone(prompt, now) if pacing.debt <= 0 else []
+        if prompt.piece.whole:
+            return self._filling.whole_piece(now) if pacing.debt <= 0 else []
+        rows = min(self.limits.free_rows, self.policy.whole_rows)
+        if prompt.fresh and 0 < prompt.piece.rows <= rows:
+            waited = now - prompt.sequence.arrival
+            if pacing.short_prompt_first(self._last_decode, prompt.start, prompt.piece.rows, waited):
+                return self._filling.complete(rows, now)
+        if pacing.prefill_is_behind(Geometry().joined(prompt.start, self.limits.free_rows)):
+            return self._prefill_alone(prompt, now)
+        return []
 
-    def _prefill_alone(self, now: float) -> list[Span]:
-        """Prefill spans of an iteration without decode rows."""
-        if len(self._roster.ready) and self.limits.fixed_borders and self.policy.mixing:
-            return self._filling.whole_piece(now)
+    def _prefill_alone(self, prompt: Prompt, now: float) -> list[Span]:
+        """Prefill spans of an iteration without decode rows; `prompt` is due first."""
         rows = self.limits.free_rows
         contended = bool(self._roster.decoding) or self._filling.contended
-        return self._filling.fill(rows, self._pacing.prefill_rows(self._filling.next_start, rows, contended), now)
-
-    def _join_prefill(self, decode: Geometry, now: float) -> list[Span]:
-        """Prefill spans to run beside decode rows, as far as the gap of the decoding streams allows."""
-        rows = self.limits.free_rows - decode.rows
-        rows = self._pacing.joined_rows(decode, self._filling.next_start, rows, now)
-        return self._filling.join(rows, now) if rows > 0 else []
-
-    def _count_prefill_only(self, geometry: Geometry) -> None:
-        if geometry.exact_rows or not self._roster.decoding:
-            self._prefill_only_in_a_row = 0
-        else:
-            self._prefill_only_in_a_row += 1
+        return self._filling.fill(rows, self._pacing.prefill_rows(prompt.start, rows, contended), now)
 
     # --------------------------------------------------------------------------------------------------- results
 

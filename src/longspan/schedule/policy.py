@@ -43,7 +43,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     joined_floor: float = 0.008
     joined_ceiling: float = 0.1
     debt_share: float = 0.5
-    whole_rows: int = 256
+    whole_rows: int = 512
 
     overtake_limit: int = 3
     aging_seconds: float = 10.0
