@@ -17,6 +17,7 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
     """Counts over the spans of an iteration; span i has x_i rows behind a history of L_i positions.
 
     exact_rows: decode and verify rows. prefill_rows: prefill and replay rows. sequences: spans.
+    sampled_rows: rows whose next token is sampled, which alone pass the output matrix.
     kv_read: sum of L_i, the positions whose keys and values are read.
     history_rows: sum of L_i x_i. square_rows: sum of x_i squared. Attention pairs are summed by sequence, because a
         batch priced by its means is up to 17 % wrong.
@@ -31,6 +32,7 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
     square_rows: int = 0
     widest: int = 0
     sub_batches: int = 0
+    sampled_rows: int = 0
 
     @property
     def rows(self) -> int:
@@ -58,13 +60,17 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
             self.square_rows + rows * rows,
             max(self.widest, rows),
             self.sub_batches + 1,
+            self.sampled_rows,
         )
 
 
 def geometry_of(spans: Sequence[Span]) -> Geometry:
     """The geometry of spans in slot order; linear in their number."""
     return geometry_of_shapes(
-        [(span.slot, span.start, len(span.tokens), span.phase not in _PREFILL_PHASES) for span in spans]
+        [
+            (span.slot, span.start, len(span.tokens), span.phase not in _PREFILL_PHASES, len(span.sample_rows))
+            for span in spans
+        ]
     )
 
 
@@ -76,12 +82,12 @@ def decode_geometry(slots: Sequence[int], kv_read: int) -> Geometry:
     passes = 1
     if slots[-1] - slots[0] >= rows:
         passes += sum([right != left + 1 for left, right in pairwise(slots)])
-    return Geometry(rows, 0, rows, kv_read, kv_read, rows, 1, passes)
+    return Geometry(rows, 0, rows, kv_read, kv_read, rows, 1, passes, rows)
 
 
 def join_geometry(decode: Geometry, slots: Sequence[int], prefill: Sequence[Span]) -> Geometry:
     """The geometry of one decode row on each of `slots`, which alone have the geometry `decode`, and prefill spans."""
-    rows = kv_read = history = squares = 0
+    rows = kv_read = history = squares = sampled = 0
     widest = decode.widest
     for span in prefill:
         count = len(span.tokens)
@@ -89,6 +95,7 @@ def join_geometry(decode: Geometry, slots: Sequence[int], prefill: Sequence[Span
         kv_read += span.start
         history += span.start * count
         squares += count * count
+        sampled += len(span.sample_rows)
         widest = max(widest, count)
     return Geometry(
         decode.exact_rows,
@@ -99,6 +106,7 @@ def join_geometry(decode: Geometry, slots: Sequence[int], prefill: Sequence[Span
         decode.square_rows + squares,
         widest,
         decode.sub_batches + _added_sub_batches(slots, prefill),
+        decode.sampled_rows + sampled,
     )
 
 
@@ -121,10 +129,11 @@ def _is_in(ordered: Sequence[int], value: int) -> bool:
     return index < len(ordered) and ordered[index] == value
 
 
-def geometry_of_shapes(shapes: Sequence[tuple[int, int, int, bool]]) -> Geometry:
-    """The geometry of spans given as (slot, start, rows, decode or verify), in slot order."""
-    exact = prefill = kv_read = history = squares = widest = 0
-    for _, start, rows, is_exact in shapes:
+def geometry_of_shapes(shapes: Sequence[tuple[int, int, int, bool, int]]) -> Geometry:
+    """The geometry of spans given as (slot, start, rows, decode or verify, sampled rows), in slot order."""
+    exact = prefill = kv_read = history = squares = widest = sampled = 0
+    for _, start, rows, is_exact, asked in shapes:
+        sampled += asked
         kv_read += start
         history += start * rows
         squares += rows * rows
@@ -134,8 +143,8 @@ def geometry_of_shapes(shapes: Sequence[tuple[int, int, int, bool]]) -> Geometry
             exact += rows
         else:
             prefill += rows
-    passes = count_sub_batches([(slot, rows) for slot, _, rows, _ in shapes])
-    return Geometry(exact, prefill, len(shapes), kv_read, history, squares, widest, passes)
+    passes = count_sub_batches([(slot, rows) for slot, _, rows, _, _ in shapes])
+    return Geometry(exact, prefill, len(shapes), kv_read, history, squares, widest, passes, sampled)
 
 
 def count_sub_batches(spans: Iterable[tuple[int, int]]) -> int:

@@ -17,13 +17,14 @@ from longspan.schedule.span import IterationResult, Phase, StageTiming
 
 
 class SpanShape(msgspec.Struct, frozen=True, gc=False):
-    """One span without its tokens: `rows` new rows behind a history of `start` positions."""
+    """One span without its tokens: `rows` new rows behind a history of `start` positions, of which `sampled` are sampled."""
 
     sequence: int
     slot: int
     start: int
     rows: int
     phase: Phase
+    sampled: int
 
 
 class StageTime(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +63,9 @@ class TraceRecord(msgspec.Struct, frozen=True):
     @property
     def geometry(self) -> Geometry:
         """The shape of the iteration."""
-        return geometry_of_shapes([(span.slot, span.start, span.rows, span.phase.is_exact) for span in self.spans])
+        return geometry_of_shapes(
+            [(span.slot, span.start, span.rows, span.phase.is_exact, span.sampled) for span in self.spans]
+        )
 
 
 def trace_record(record: PlanRecord, result: IterationResult, now: float) -> TraceRecord:
@@ -72,7 +75,7 @@ def trace_record(record: PlanRecord, result: IterationResult, now: float) -> Tra
         planned_at=record.planned_at,
         completed_at=now,
         spans=tuple(
-            SpanShape(span.sequence, span.slot, span.start, len(span.tokens), span.phase)
+            SpanShape(span.sequence, span.slot, span.start, len(span.tokens), span.phase, len(span.sample_rows))
             for span in record.iteration.spans
         ),
         operations=len(record.iteration.operations),

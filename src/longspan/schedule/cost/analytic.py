@@ -1,10 +1,11 @@
 """A closed form whose weights are learned as it runs.
 
-    seconds = c + s (passes - 1) + b x + g L + a (2 L x + x^2),  x, L, and pairs summed by sequence
+    seconds = c + d + s (passes - 1) + b x + h y + g L + a (2 L x + x^2),  sums over the sequences of the iteration
 
-c: fixed cost of an iteration (launch, weights). s: each further pass over the layers. b: a row. g: a position of KV
-read. a: an attention pair. The last two follow from counting operations of attention with x new rows behind a
-history of L; all weights are costs and therefore never negative.
+c: fixed cost of an iteration (launch, weights). d: the same, in addition when decode rows run. s: each further pass
+over the layers. b: a row. h: a sampled row, which passes the output matrix. g: a position of KV read. a: an attention
+pair. The last two follow from counting the operations of attention with x new rows behind a history of L. All weights
+are costs and therefore never negative.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ FORGETTING = 0.995
 """Weight of an observation after each further one; the memory is about 200 iterations long."""
 
 SWEEPS = 2
+_FEATURES = 7
 RIDGE = 1e-6
 
 
 class AnalyticCost(CostModel):
     """Recursive least squares with forgetting and non-negative weights.
 
-    Observations are weighted by 1 / seconds^2, so that the relative error is what is made small. The normal
-    equations (5 x 5) are updated at each observation and improved by a few sweeps of non-negative coordinate
-    descent, which starts from the weights before.
+    Observations are weighted by 1 / seconds^2, so that the relative error is what is made small. The normal equations
+    are updated at each observation and improved by two sweeps of non-negative coordinate descent, which starts from
+    the weights before.
     """
 
     name = "analytic"
@@ -32,31 +34,34 @@ class AnalyticCost(CostModel):
     def __init__(self, forgetting: float = FORGETTING) -> None:
         super().__init__()
         self._forgetting = forgetting
-        self._normal = [[0.0] * 5 for _ in range(5)]
-        self._target = [0.0] * 5
-        self._weights = [0.0] * 5
+        self._normal = [[0.0] * _FEATURES for _ in range(_FEATURES)]
+        self._target = [0.0] * _FEATURES
+        self._weights = [0.0] * _FEATURES
 
     @property
-    def weights(self) -> tuple[float, float, float, float, float]:
-        """(c, s, b, g, a): seconds an iteration, a further pass, a row, 1000 positions, 1e6 pairs."""
-        c, s, b, g, a = self._weights
-        return c, s, b, g, a
+    def weights(self) -> dict[str, float]:
+        """Seconds of: an iteration, one with decode rows, a further pass, a row, a sampled row, 1000 KV, 1e6 pairs."""
+        return dict(zip("cdsbhga", self._weights, strict=True))
 
     def predict(self, geometry: Geometry) -> float:
-        c, s, b, g, a = self._weights
-        return (
+        c, d, s, b, h, g, a = self._weights
+        seconds = (
             c
             + s * (geometry.sub_batches - 1)
             + b * (geometry.exact_rows + geometry.prefill_rows)
+            + h * geometry.sampled_rows
             + g * geometry.kv_read * 1e-3
             + a * (2 * geometry.history_rows + geometry.square_rows) * 1e-6
         )
+        return seconds + d if geometry.exact_rows else seconds
 
     def _learn(self, geometry: Geometry, seconds: float) -> None:
         features = (
             1.0 / seconds,
+            1.0 / seconds if geometry.exact_rows else 0.0,
             (geometry.sub_batches - 1) / seconds,
             geometry.rows / seconds,
+            geometry.sampled_rows / seconds,
             geometry.kv_read * 1e-3 / seconds,
             geometry.pairs * 1e-6 / seconds,
         )
