@@ -57,9 +57,9 @@ def test_a_chat(client: openai.OpenAI) -> None:
 
 def test_the_tokens_are_those_of_the_unsplit_model(client: openai.OpenAI, served_demo: str) -> None:
     prompt = httpx.post(f"{served_demo}/tokenize", json={"messages": messages(QUESTIONS[0])}).json()["tokens"]
-    answer = ask(client, max_tokens=40, extra_body={"return_token_ids": True})
+    answer = ask(client, extra_body={"return_token_ids": True})
     with WholeModel(resolve("demo").path) as whole:
-        assert tokens_of(answer) == whole.greedy(prompt, 40)
+        assert tokens_of(answer) == whole.greedy(prompt, 24)
 
 
 def test_a_stream_is_the_same_answer(client: openai.OpenAI) -> None:
@@ -89,7 +89,7 @@ def test_a_stream_is_the_same_answer(client: openai.OpenAI) -> None:
 def test_eight_clients_at_once_get_what_they_get_alone(client: openai.OpenAI) -> None:
     def tokens(number: int) -> list[int]:
         sampling: dict[str, Any] = {"temperature": 0} if number % 2 else {"temperature": 0.9, "seed": number}
-        answer = ask(client, QUESTIONS[number], extra_body={"return_token_ids": True}, **sampling)
+        answer = ask(client, QUESTIONS[number], max_tokens=12, extra_body={"return_token_ids": True}, **sampling)
         return tokens_of(answer)
 
     numbers = range(len(QUESTIONS))
@@ -139,16 +139,16 @@ def test_stop_tokens_and_end_tokens(client: openai.OpenAI) -> None:
     assert tokens_of(answer) == tokens[: tokens.index(tokens[5]) + 1]
     assert answer.choices[0].finish_reason == "stop"
     short = "What is 2 + 2? Answer with one number."
-    ended = ask(client, short, max_tokens=60)
+    ended = ask(client, short, max_tokens=40)
     assert ended.choices[0].finish_reason == "stop"
-    ignoring = ask(client, short, max_tokens=60, extra_body={"ignore_eos": True})
+    ignoring = ask(client, short, max_tokens=40, extra_body={"ignore_eos": True})
     assert ignoring.choices[0].finish_reason == "length"
     assert ignoring.usage is not None
-    assert ignoring.usage.completion_tokens == 60
+    assert ignoring.usage.completion_tokens == 40
     assert (ignoring.choices[0].message.content or "").startswith(ended.choices[0].message.content or "?")
     assert ended.usage is not None
     minimum = ended.usage.completion_tokens + 5
-    longer = ask(client, short, max_tokens=60, extra_body={"min_tokens": minimum})
+    longer = ask(client, short, max_tokens=40, extra_body={"min_tokens": minimum})
     assert longer.usage is not None
     assert longer.usage.completion_tokens >= minimum
 
