@@ -6,6 +6,8 @@ in the last bits. Below that limit every row is computed exactly as if it were a
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,19 @@ from longspan.runtime.llama.residual import ResidualReader
 
 _HISTORY = 8
 """Positions before the compared rows, and how many rows are compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exactness:
+    """What the self-check found.
+
+    exact_rows: batches of fewer rows are exact. pad: a batch of one row takes another kernel than all larger ones
+    (matrices in F16 or F32 do that on the CPU), so a single row must get company to be exact.
+    """
+
+    exact_rows: int
+    pad: bool = False
+
 
 _GUESSES = (64, 128, 256, 512)
 """Where kernels are known to change; tried before searching."""
@@ -35,20 +50,26 @@ class ExactnessProbe:
         self._input = generator.standard_normal((_HISTORY + max_rows, context.width)).astype(np.float32)
         self._alone: list[npt.NDArray[np.float32]] = []
 
-    def find(self) -> int:
-        """The limit: fewer rows than this in a batch are exact. At least 2; `max_rows` + 1 when all are."""
-        if self._max_rows < 2:
-            return 2
-        self._alone = [self._run(position, 1)[0] for position in range(2 * _HISTORY)][_HISTORY:]
-        low, high = 1, self._max_rows + 1
-        for guess in _GUESSES:
-            if low < guess - 1 < high and not self._exact(guess - 1):
-                high = guess - 1
-                break
-            low = max(low, min(guess - 1, high - 1))
-            if guess < high and not self._exact(guess):
-                high = guess
-                break
+    def find(self) -> Exactness:
+        """The limit below which batches are exact: at least 2, `max_rows` + 1 when all are."""
+        if self._max_rows < 3:
+            return Exactness(2)
+        limit = self._limit(1)
+        if limit > 2:
+            return Exactness(limit)
+        padded = self._limit(2)
+        return Exactness(padded, pad=True) if padded > 3 else Exactness(2)
+
+    def _limit(self, alone: int) -> int:
+        """The limit when a row alone is run as `alone` rows: itself, and copies of it for company."""
+        self._alone = [self._run(position, alone)[0] for position in range(2 * _HISTORY)][_HISTORY:]
+        low, high = alone, self._max_rows + 1
+        for size in (size for guess in _GUESSES for size in (guess - 1, guess)):
+            if low < size < high:
+                if self._exact(size):
+                    low = size
+                else:
+                    high = size
         if high == self._max_rows + 1 and self._exact(self._max_rows):
             low = self._max_rows
         while high - low > 1:

@@ -1,4 +1,4 @@
-"""Remembers the exact-row limit of a stage file on this machine, so that it is measured once."""
+"""Remembers what the exactness self-check of a stage file found on this machine, so that it runs once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from pathlib import Path
 import msgspec
 
 from longspan.model.storage import cache_directory
-
-
-class _Note(msgspec.Struct):
-    exact_rows: int
+from longspan.runtime.llama.exactness import Exactness
 
 
 def _path(library: Path, stage_file: Path, threads: int, max_rows: int) -> Path:
@@ -21,22 +18,22 @@ def _path(library: Path, stage_file: Path, threads: int, max_rows: int) -> Path:
     return cache_directory() / "exactness" / f"{key}.json"
 
 
-def recall(library: Path, stage_file: Path, threads: int, max_rows: int) -> int | None:
-    """The limit found before for the same library, file, threads and batch size; None when there is none."""
+def recall(library: Path, stage_file: Path, threads: int, max_rows: int) -> Exactness | None:
+    """What was found before for the same library, file, threads and batch size; None when there is none."""
     try:
-        note = msgspec.json.decode(_path(library, stage_file, threads, max_rows).read_bytes(), type=_Note)
+        note = msgspec.json.decode(_path(library, stage_file, threads, max_rows).read_bytes(), type=Exactness)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError):
         return None
-    return note.exact_rows if 2 <= note.exact_rows <= max_rows + 1 else None
+    return note if 2 <= note.exact_rows <= max_rows + 1 else None
 
 
-def remember(library: Path, stage_file: Path, threads: int, max_rows: int, exact_rows: int) -> None:
-    """Write the limit down; a cache that cannot be written only costs the measurement next time."""
+def remember(library: Path, stage_file: Path, threads: int, max_rows: int, exactness: Exactness) -> None:
+    """Write down what was found; a cache that cannot be written only costs the measurement next time."""
     path = _path(library, stage_file, threads, max_rows)
     temporary = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(msgspec.json.encode(_Note(exact_rows)))
+        temporary.write_bytes(msgspec.json.encode(exactness))
         temporary.replace(path)
     except OSError:
         return
