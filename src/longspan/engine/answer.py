@@ -50,7 +50,10 @@ class Answer:
         for token in event.tokens:
             taken += 1
             hidden = token in self._end_tokens and not self.request.include_stop
-            texts.append(self._matcher.push("" if hidden else self._detokenizer.push(token)))
+            text = "" if hidden else self._detokenizer.push(token)
+            # Stop strings count from `min_tokens` on, as end tokens do.
+            early = figures.tokens + taken < self.request.sampling.min_tokens
+            texts.append(text if early else self._matcher.push(text))
             if self._matcher.stopped:
                 break
         figures.tokens += taken

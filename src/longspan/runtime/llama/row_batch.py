@@ -76,7 +76,7 @@ class RowBatch:
                 marks[first + row] = 1
         if self._pad:
             for rows in self._sub_batch_rows():
-                # llama.cpp drops all other rows before the last layer's feed-forward part: one would be alone again.
+                # llama.cpp drops other rows before the last layer's feed-forward part: one would be alone again.
                 if marks[rows].sum() == 1:
                     marks[rows[:2]] = 1
         return marks
