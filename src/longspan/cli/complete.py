@@ -25,7 +25,7 @@ def complete(
     model: str,
     /,
     *,
-    prompt: Annotated[str, Parameter(group=ANSWER)],
+    prompt: Annotated[str, Parameter(group=ANSWER, allow_leading_hyphen=True)],
     max_tokens: Annotated[int, Parameter(group=ANSWER, validator=Number(gte=1))] = 64,
     chat: Annotated[bool, Parameter(group=ANSWER)] = False,
     sampling: SamplingArguments = SamplingArguments(),
