@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from longspan.runtime.base import Capacity, StageRuntime
 from longspan.runtime.script import Script
 from longspan.runtime.scripted import FailSpan, RaiseError, ScriptedEmbedding, ScriptedRuntime
 from longspan.sampling.parameters import SamplingParameters
-from longspan.schedule.events import Event, Failed, Finished, TokensCommitted
+from longspan.schedule.events import Event, Failed, Finished, Preempted, TokensCommitted
 from longspan.schedule.limits import Limits
 from longspan.schedule.planner import Planner
 from longspan.schedule.policy import Policy
@@ -141,7 +142,8 @@ class Coordinator:
     """Planner and driver without an engine: prompts in, tokens out.
 
     iterations, results: everything that went out and came back, in order. failures: calls of on_failure.
-    rooms: calls of on_room. after_result: called after each result was taken.
+    rooms: calls of on_room. preempted: how often each sequence lost its slot. stale_spans: came back after their
+    sequence had lost its slot. after_result: called after each result was taken.
     """
 
     def __init__(
@@ -168,8 +170,11 @@ class Coordinator:
         self.results: list[IterationResult] = []
         self.failures: list[RingError] = []
         self.rooms = 0
+        self.preempted: collections.Counter[int] = collections.Counter()
+        self.stale_spans = 0
         self.answers: dict[int, Answer] = {}
         self.after_result: Callable[[IterationResult], None] = lambda result: None
+        self.after_preemption: Callable[[int], None] = lambda sequence: None
         self.capacity: Capacity | None = None
         self._policy = policy or Policy(lanes=len(plan.places))
         self._backlog = backlog
@@ -212,6 +217,13 @@ class Coordinator:
                 self._changed.clear()
                 await self._changed.wait()
 
+    async def results_reach(self, count: int, seconds: float = 20.0) -> None:
+        """Wait until this many results have come back."""
+        async with asyncio.timeout(seconds):
+            while len(self.results) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
     async def failure(self, seconds: float = 20.0) -> str:
         """Wait until the ring has failed; why."""
         async with asyncio.timeout(seconds):
@@ -232,6 +244,9 @@ class Coordinator:
 
     def _on_result(self, result: IterationResult) -> None:
         self.results.append(result)
+        # A sequence's epoch is how often it lost its slot.
+        spans = self.iterations[result.iteration].spans
+        self.stale_spans += sum(span.epoch < self.preempted[span.sequence] for span in spans)
         self._take(self.planner.complete(result, 0.0))
         self.after_result(result)
         self.pump()
@@ -251,6 +266,9 @@ class Coordinator:
                 answer.tokens += event.tokens
             elif isinstance(event, Finished):
                 answer.ended = str(event.reason)
+            elif isinstance(event, Preempted):
+                self.preempted[event.sequence] += 1
+                self.after_preemption(event.sequence)
             elif isinstance(event, Failed):
                 answer.ended = event.reason
         self._changed.set()
