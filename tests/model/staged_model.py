@@ -12,18 +12,28 @@ import numpy.typing as npt
 
 from longspan.llamacpp import structs
 from longspan.llamacpp.library import load_library
+from longspan.model.architecture import Architecture, find_architecture
 from longspan.model.source import ModelSource
 
 Rows = npt.NDArray[np.float32]
 
 
 class Stage:
-    """One stage file with one sequence. It reads the residual of its last layer, and the logits."""
+    """One stage file with one sequence. It reads the residual of its last layer, and the logits.
 
-    def __init__(self, path: Path, residual: str, layers: int, width: int, *, context: int = 512) -> None:
+    Activations go in as embeddings, or over the tensor that the architecture names as its input tensor.
+    """
+
+    def __init__(
+        self, path: Path, architecture: Architecture, layers: int, width: int, *, context: int = 512
+    ) -> None:
         self._library = load_library()
+        self._set = self._library.ggml_backend_tensor_set
+        self._set.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]  # type: ignore[attr-defined]
         self._width = width
-        self._wanted = f"{residual}-{layers - 1}".encode()
+        self._wanted = f"{architecture.residual}-{layers - 1}".encode()
+        self._input = (architecture.input_tensor or "").encode()
+        self._rows = np.zeros((0, width), np.float32)
         self._residual: Rows | None = None
         parameters = self._library.llama_model_default_params()
         parameters.n_gpu_layers = 0
@@ -45,9 +55,14 @@ class Stage:
         self._library.llama_model_free(self._model)
 
     def _evaluated(self, tensor: int, asked: bool, _data: object) -> bool:
-        if self._library.ggml_get_name(tensor) != self._wanted:
+        name = self._library.ggml_get_name(tensor)
+        if name not in (self._wanted, self._input):
             return not asked
-        if not asked:
+        if asked:
+            return True
+        if name == self._input:
+            self._set(tensor, self._rows.ctypes.data, 0, self._rows.nbytes)
+        else:
             size = self._library.ggml_nbytes(tensor)
             self._residual = np.empty((size // 4 // self._width, self._width), np.float32)
             self._library.ggml_backend_tensor_get(tensor, self._residual.ctypes.data, 0, size)
@@ -56,13 +71,13 @@ class Stage:
     def run(self, activations: Rows) -> tuple[Rows | None, Rows]:
         """The residual after the last layer (None when no tensor of that name was seen), and the logits."""
         count = len(activations)
-        activations = np.ascontiguousarray(activations, np.float32)
+        self._rows = np.ascontiguousarray(activations, np.float32)
         sequence = ctypes.pointer(ctypes.c_int32(0))
         self._residual = None
         batch = structs.Batch(
             n_tokens=count,
-            token=None,
-            embd=activations.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+            token=(ctypes.c_int32 * count)() if self._input else None,
+            embd=None if self._input else self._rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
             pos=(ctypes.c_int32 * count)(*range(self._length, self._length + count)),
             n_seq_id=(ctypes.c_int32 * count)(*[1] * count),
             seq_id=(ctypes.POINTER(ctypes.c_int32) * count)(*[sequence] * count),
@@ -78,10 +93,13 @@ class Stage:
 class StagedModel:
     """All stages of a source in one process."""
 
-    def __init__(self, source: ModelSource, splits: Sequence[tuple[int, int]], residual: str) -> None:
+    def __init__(self, source: ModelSource, splits: Sequence[tuple[int, int]]) -> None:
         width = source.description.width
+        architecture = find_architecture(source.description.architecture)
         self._embedding = source.token_embedding()
-        self.stages = [Stage(source.stage_file(start, end), residual, end - start, width) for start, end in splits]
+        self.stages = [
+            Stage(source.stage_file(start, end), architecture, end - start, width) for start, end in splits
+        ]
 
     def close(self) -> None:
         for stage in self.stages:
@@ -100,9 +118,10 @@ class StagedModel:
 
 @contextlib.contextmanager
 def staged(
-    source: ModelSource, splits: Sequence[tuple[int, int]], residual: str = "l_out"
+    source: ModelSource,
+    splits: Sequence[tuple[int, int]],
 ) -> Iterator[StagedModel]:
-    model = StagedModel(source, splits, residual)
+    model = StagedModel(source, splits)
     try:
         yield model
     finally:

@@ -10,25 +10,43 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from longspan.errors import ModelError
-from longspan.model import metadata as values
-from longspan.model.architecture import Architecture, EmbeddingScale
+from longspan.errors import ArchitectureError, ModelError
+from longspan.model.architecture import Architecture
 from longspan.model.gguf_file import Tensor, read_gguf
-from longspan.model.gguf_writer import NewTensor, constant, copied, gguf_chunks, gguf_size
-from longspan.model.metadata import MetadataValue, ValueType
+from longspan.model.gguf_writer import NewTensor, copied, gguf_chunks, gguf_size, ones, zeros
 from longspan.model.progress import Progress
+from longspan.model.stage_metadata import LayerMetadata
 from longspan.model.storage import atomic_file, check_space, exclusive, explained
+from longspan.model.tensor_types import F32, smallest_type
 
-COMPOSER_VERSION = 1
+COMPOSER_VERSION = 2
 """Part of a stage file's name in the cache; raised when the same range would be composed differently."""
 
 _BLOCK = re.compile(r"^blk\.(\d{1,6})\.(.+)$")
-_DROPPED = ("tokenizer.", "split.", "general.languages", "general.tags", "general.description")
 EMBEDDING = "token_embd.weight"
 OUTPUT = "output.weight"
+
+
+_EVERYWHERE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tensors outside the layers that every stage needs."""
+
+
+def check_tensors(names: Iterable[str], layers: int) -> None:
+    """Raise ArchitectureError for a tensor outside the layers that is not known, ModelError for a missing layer."""
+    empty = set(range(layers))
+    for name in names:
+        block = block_of(name)
+        if block is not None:
+            empty.discard(block)
+        elif name != EMBEDDING and not is_output(name) and name not in _EVERYWHERE:
+            raise ArchitectureError(
+                f"the model has the tensor {name}, of which Longspan does not know who needs it."
+            )
+    if empty:
+        raise ModelError(f"the model has no tensors of the layer {min(empty)}; it is not complete. Get it again.")
 
 
 def block_of(name: str) -> int | None:
@@ -44,48 +62,42 @@ def is_output(name: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class StageParts:
-    """What a stage is composed from: the model's metadata and the tensors at hand, named as in the model."""
+    """What a stage is composed from: the model's metadata and the tensors at hand, named as in the model.
+
+    head: the names of the model's output norm and output matrix tensors, whether they are at hand or not.
+    """
 
     architecture: Architecture
-    metadata: Mapping[str, MetadataValue]
+    metadata: LayerMetadata
     tensors: Mapping[str, Tensor]
-    layers: int
+    head: tuple[str, ...]
     width: int
     vocabulary: int
 
 
-def _stage_metadata(parts: StageParts, start: int, end: int) -> dict[str, MetadataValue]:
-    name = parts.architecture.name
-    kept = {key: value for key, value in parts.metadata.items() if not key.startswith(_DROPPED)}
-    for key, value in kept.items():
-        if key.startswith(f"{name}.") and value.count == parts.layers:
-            kept[key] = value.slice(start, end)
-    period = parts.architecture.window_period
-    pattern = f"{name}.attention.sliding_window_pattern"
-    if period and not kept.get(pattern, values.uint32(0)).is_array:
-        kept[pattern] = values.array(ValueType.BOOL, [layer % period < period - 1 for layer in range(start, end)])
-    if parts.architecture.embedding_scale is EmbeddingScale.METADATA:
-        kept[f"{name}.embedding_scale"] = values.scalar(ValueType.FLOAT32, 1.0)
-    kept[f"{name}.block_count"] = values.uint32(end - start)
-    kept[f"{name}.vocab_size"] = values.uint32(parts.vocabulary if end == parts.layers else 1)
-    kept["tokenizer.ggml.model"] = values.text("no_vocab")
-    return kept
-
-
 def _head(parts: StageParts, last: bool) -> list[NewTensor]:
     """Embedding, output norm and output matrix: the real ones on the last stage, else one-row dummies."""
-    outputs = [tensor for name, tensor in parts.tensors.items() if is_output(name)]
     if not last:
-        # The names must be those that the architecture loads; a norm of ones keeps the dummy head finite.
-        return [constant(EMBEDDING, (parts.width, 1), 0.0), constant("output_norm.weight", (parts.width,), 1.0)]
-    if OUTPUT not in parts.tensors:
-        return [copied(parts.tensors[EMBEDDING]), *map(copied, outputs)]
-    rest = [copied(tensor) for tensor in outputs if tensor.name != OUTPUT]
-    return [copied(parts.tensors[OUTPUT], EMBEDDING), *rest]
+        # The same names as in the model, or llama.cpp refuses the file.
+        return [zeros(EMBEDDING, F32, (parts.width, 1)), *(_one_row(name, parts.width) for name in parts.head)]
+    head = {name: copied(parts.tensors[name]) for name in parts.head}
+    if OUTPUT not in head:
+        return [copied(parts.tensors[EMBEDDING]), *head.values()]
+    if parts.architecture.tied_fallback:
+        del head[OUTPUT]
+        return [copied(parts.tensors[OUTPUT], EMBEDDING), *head.values()]
+    return [zeros(EMBEDDING, smallest_type(parts.width), (parts.width, parts.vocabulary)), *head.values()]
+
+
+def _one_row(name: str, width: int) -> NewTensor:
+    """A stand-in for a tensor of the head over a vocabulary of one. A norm of ones keeps the arithmetic finite."""
+    if name.startswith("output_norm."):
+        return ones(name, (width,)) if name.endswith(".weight") else zeros(name, F32, (width,))
+    return zeros(name, F32, (width, 1) if name == OUTPUT else (1,))
 
 
 def _stage_tensors(parts: StageParts, start: int, end: int) -> list[NewTensor]:
-    tensors = _head(parts, last=end == parts.layers)
+    tensors = _head(parts, last=end == parts.metadata.layers)
     for name, tensor in parts.tensors.items():
         match = _BLOCK.match(name)
         if match is None:
@@ -94,14 +106,6 @@ def _stage_tensors(parts: StageParts, start: int, end: int) -> list[NewTensor]:
         elif start <= int(match[1]) < end:
             tensors.append(copied(tensor, f"blk.{int(match[1]) - start}.{match[2]}"))
     return tensors
-
-
-def check_range(start: int, end: int, layers: int) -> None:
-    """Raise ModelError unless [start, end) is a non-empty range of the model's layers."""
-    if not 0 <= start < end <= layers:
-        raise ModelError(
-            f"a stage of the layers {start}-{end} is not possible: the model has the layers 0-{layers}."
-        )
 
 
 def is_composed(target: Path) -> bool:
@@ -124,7 +128,9 @@ def compose_stage(parts: StageParts, start: int, end: int, target: Path, progres
     with explained(target), exclusive(target):
         if is_composed(target):
             return target
-        metadata, tensors = _stage_metadata(parts, start, end), _stage_tensors(parts, start, end)
+        last = end == parts.metadata.layers
+        metadata = parts.metadata.of_stage(start, end, parts.vocabulary if last else 1)
+        tensors = _stage_tensors(parts, start, end)
         size = gguf_size(metadata, tensors)
         check_space(target.parent, size)
         progress.start(f"layers {start}-{end}", size)

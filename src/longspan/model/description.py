@@ -31,6 +31,7 @@ class ModelDescription:
     rows of the output matrix. context_length: positions that it was trained for. embedding_scale: factor on
     looked-up token rows, a float32 value. activation_dtypes: what activations may travel as, the default first.
     tied_embeddings: the embedding is the output matrix too.
+    cut_multiple: stages can start at multiples of this only.
     """
 
     model_id: str
@@ -44,6 +45,7 @@ class ModelDescription:
     embedding_scale: float
     activation_dtypes: tuple[str, ...]
     tied_embeddings: bool
+    cut_multiple: int
 
 
 def model_id_of(path: Path) -> str:
@@ -79,7 +81,8 @@ def bounded(value: int, limit: int, what: str, path: Path) -> int:
     return value
 
 
-def layers_of(file: GgufFile) -> int:
+def blocks_of(file: GgufFile) -> int:
+    """`ARCH.block_count`: the layers, and after them the draft layers if there are some."""
     return bounded(file.integer(f"{file.architecture}.block_count"), _MAXIMUM_LAYERS, "the layer count", file.path)
 
 

@@ -35,10 +35,18 @@ def copied(tensor: Tensor, name: str | None = None) -> NewTensor:
     return NewTensor(name or tensor.name, tensor.type, tensor.shape, tensor.size, read)
 
 
-def constant(name: str, shape: tuple[int, ...], value: float) -> NewTensor:
-    """A small float32 tensor that holds `value` everywhere."""
-    data = struct.pack("<f", value) * math.prod(shape)
+def ones(name: str, shape: tuple[int, ...]) -> NewTensor:
+    """A small float32 tensor that holds 1 everywhere."""
+    data = struct.pack("<f", 1.0) * math.prod(shape)
     return NewTensor(name, F32, shape, len(data), lambda: iter((data,)))
+
+
+def zeros(name: str, kind: TensorType, shape: tuple[int, ...]) -> NewTensor:
+    """A tensor of zero bytes, which is zero in every type."""
+    size = kind.row_bytes(shape[0]) * math.prod(shape[1:])
+    return NewTensor(
+        name, kind, shape, size, lambda: (bytes(min(_CHUNK, size - at)) for at in range(0, size, _CHUNK))
+    )
 
 
 def read_tensor(tensor: Tensor, chunk: int = _CHUNK) -> Iterator[bytes]:

@@ -33,6 +33,7 @@ _MAXIMUM_MANIFEST = 16 << 20
 _MAXIMUM_LAYERS = 4_096
 _PATH = re.compile(r"^[A-Za-z0-9_\-][A-Za-z0-9._\-]*(?:/[A-Za-z0-9_\-][A-Za-z0-9._\-]*){0,3}$")
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
+_OUTPUT_TENSOR = re.compile(r"^output(?:_norm)?\.[a-z_]{1,32}$")
 _SHOWN = 6
 
 
@@ -53,6 +54,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source_sha256: sha256 of the model file that was split. requantised: the tensor type that was asked for, None if
     the tensors are those of the source. digest: what stages of one ring compare. It is source_sha256 when nothing
     was requantised, so stages of the package and of the model file fit together; else see `requantised_digest`.
+    output_tensors: names of the tensors in output.gguf; a stage without it needs stand-ins for them.
     The other fields are those of `ModelDescription`.
     """
 
@@ -69,6 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context_length: int
     quantisation: str
     tied_embeddings: bool
+    output_tensors: tuple[str, ...]
     artifacts: tuple[Artifact, ...]
 
     def artifact(self, role: Role, layer: int | None = None) -> Artifact:
@@ -138,6 +141,10 @@ def _check_manifest(manifest: Manifest, path: Path) -> None:
     demand(0 < manifest.width <= 1 << 20, f"width is {manifest.width}")
     demand(0 < manifest.vocabulary <= 1 << 24, f"vocabulary is {manifest.vocabulary}")
     demand(0 < manifest.context_length <= 1 << 30, f"context_length is {manifest.context_length}")
+    demand(
+        len(manifest.output_tensors) <= 8 and all(_OUTPUT_TENSOR.match(name) for name in manifest.output_tensors),
+        f"output_tensors is {manifest.output_tensors}",
+    )
     demand(bool(manifest.model_id) and len(manifest.model_id) <= 256, "model_id is empty or too long")
     for artifact in manifest.artifacts:
         demand(

@@ -14,9 +14,10 @@ from longspan.model.compose import (
     EMBEDDING,
     OUTPUT,
     StageParts,
-    check_range,
+    check_tensors,
     compose_stage,
     is_composed,
+    is_output,
 )
 from longspan.model.description import ModelDescription
 from longspan.model.digest import file_digest
@@ -25,6 +26,7 @@ from longspan.model.gguf_file import GgufFile, Tensor, read_gguf
 from longspan.model.package import Artifact, artifact_path, check_artifacts, read_manifest
 from longspan.model.progress import Progress, SilentProgress
 from longspan.model.shards import open_model
+from longspan.model.stage_metadata import LayerMetadata
 from longspan.model.storage import cache_directory
 
 
@@ -71,6 +73,18 @@ class ModelSource(abc.ABC):
     def _parts(self, start: int, end: int) -> StageParts:
         """The metadata and the tensors that the stage [start, end) needs."""
 
+    @property
+    @abc.abstractmethod
+    def _layers(self) -> LayerMetadata:
+        """The model's metadata, layer by layer."""
+
+    def check_range(self, start: int, end: int) -> None:
+        """Raise ModelError when the model has no such layers, ArchitectureError when it cannot be cut there."""
+        layers = self._layers.layers
+        if not 0 <= start < end <= layers:
+            raise ModelError(f"a stage of the layers {start}-{end} is not possible: the model has {layers} layers.")
+        self._layers.check_range(start, end)
+
     def stage_file(self, start: int, end: int) -> Path:
         """The GGUF of the layers [start, end), renumbered from 0; composed into the cache, reused from there.
 
@@ -78,7 +92,7 @@ class ModelSource(abc.ABC):
         Safe to call from several processes at once. Raises ModelError for a range that the model does not have, for
         source files that are damaged, and when the cache cannot be written.
         """
-        check_range(start, end, self.description.layers)
+        self.check_range(start, end)
         name = f"{start:04d}-{end:04d}-v{COMPOSER_VERSION}.gguf"
         target = cache_directory() / "stages" / self.digest / name
         if is_composed(target):
@@ -98,17 +112,19 @@ class GgufSource(ModelSource):
         super().__init__(progress)
         self.file = open_model(path)
         self.architecture = find_architecture(self.file.architecture)
+        self._layer_metadata = LayerMetadata(self.architecture, self.file.metadata, describe.blocks_of(self.file))
+        check_tensors(self.file.tensors, self._layer_metadata.layers)
         self._description = self._describe(model_id)
 
     def _describe(self, model_id: str | None) -> ModelDescription:
         file, name = self.file, self.architecture.name
-        layers, width = describe.layers_of(file), describe.width_of(file)
+        width = describe.width_of(file)
         embedding = _embedding_of(file)
         return ModelDescription(
             model_id=model_id or describe.model_id_of(self.path),
             name=str(file.value("general.name") or describe.model_id_of(self.path)),
             architecture=name,
-            layers=layers,
+            layers=self._layer_metadata.layers,
             width=width,
             vocabulary=describe.vocabulary_of(embedding, width),
             context_length=describe.context_length_of(file),
@@ -116,6 +132,7 @@ class GgufSource(ModelSource):
             embedding_scale=describe.embedding_scale_of(self.architecture, file, width),
             activation_dtypes=self.architecture.activation_dtypes,
             tied_embeddings=OUTPUT not in file.tensors,
+            cut_multiple=self.architecture.cut_multiple,
         )
 
     @property
@@ -145,10 +162,19 @@ class GgufSource(ModelSource):
     def token_embedding(self, library: str | None = None) -> TokenEmbedding:
         return TokenEmbedding(self.file.tensors[EMBEDDING], self._description.embedding_scale, library)
 
+    @property
+    def _layers(self) -> LayerMetadata:
+        return self._layer_metadata
+
     def _parts(self, start: int, end: int) -> StageParts:
         known = self._description
         return StageParts(
-            self.architecture, self.file.metadata, self.file.tensors, known.layers, known.width, known.vocabulary
+            architecture=self.architecture,
+            metadata=self._layer_metadata,
+            tensors=self.file.tensors,
+            head=tuple(name for name in self.file.tensors if is_output(name)),
+            width=known.width,
+            vocabulary=known.vocabulary,
         )
 
 
@@ -170,6 +196,14 @@ class PackageSource(ModelSource):
                 f"{self._metadata.path} is of the architecture {self._metadata.architecture!r}, package.json says "
                 f"{self.manifest.architecture!r}: these files belong to different packages. Copy the package again."
             )
+        self._layer_metadata = LayerMetadata(
+            self.architecture, self._metadata.metadata, describe.blocks_of(self._metadata)
+        )
+        if self._layer_metadata.layers != self.manifest.layer_count:
+            raise PackageError(
+                f"{self._metadata.path} is of a model with {self._layer_metadata.layers} layers, package.json says "
+                f"{self.manifest.layer_count}: these files belong to different packages. Copy the package again."
+            )
 
     def _open(self, artifact: Artifact) -> GgufFile:
         """The artifact's header, after its contents were checked."""
@@ -182,6 +216,10 @@ class PackageSource(ModelSource):
                 "Split the model again."
             )
         return file
+
+    @property
+    def _layers(self) -> LayerMetadata:
+        return self._layer_metadata
 
     @functools.cached_property
     def description(self) -> ModelDescription:
@@ -198,6 +236,7 @@ class PackageSource(ModelSource):
             embedding_scale=describe.embedding_scale_of(self.architecture, self._metadata, known.width),
             activation_dtypes=self.architecture.activation_dtypes,
             tied_embeddings=known.tied_embeddings,
+            cut_multiple=self.architecture.cut_multiple,
         )
 
     @property
@@ -231,7 +270,12 @@ class PackageSource(ModelSource):
             tensors.update(self._open(artifact).tensors)
         known = self.manifest
         return StageParts(
-            self.architecture, self._metadata.metadata, tensors, known.layer_count, known.width, known.vocabulary
+            architecture=self.architecture,
+            metadata=self._layer_metadata,
+            tensors=tensors,
+            head=known.output_tensors,
+            width=known.width,
+            vocabulary=known.vocabulary,
         )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from longspan.errors import ModelError, UsageError
+from longspan.errors import UsageError
 from longspan.model import metadata as values
 from longspan.model.compose import EMBEDDING, OUTPUT, block_of, is_output
 from longspan.model.gguf_file import Tensor
@@ -108,9 +108,9 @@ def _plan(source: GgufSource, target: str | None) -> list[_Planned]:
     for tensor in source.file.tensors.values():
         block = block_of(tensor.name)
         if block is not None:
-            if block not in layers:
-                raise ModelError(f"{source.path}: {tensor.name} belongs to a layer past the last, {max(layers)}.")
-            layers[block].append(_chosen(tensor, target))
+            # Draft layers, which follow the others, are left out: nothing runs them.
+            if block in layers:
+                layers[block].append(_chosen(tensor, target))
         elif is_output(tensor.name):
             output.append(_chosen_output(tensor, target) if tensor.name == OUTPUT else copied(tensor))
         elif tensor.name != EMBEDDING:
@@ -187,5 +187,6 @@ def _manifest(source: GgufSource, target: str | None, artifacts: tuple[Artifact,
         context_length=known.context_length,
         quantisation=target or known.quantisation,
         tied_embeddings=known.tied_embeddings,
+        output_tensors=tuple(name for name in source.file.tensors if is_output(name)),
         artifacts=artifacts,
     )

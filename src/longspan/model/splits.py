@@ -12,24 +12,28 @@ Split = tuple[int, int]
 _RANGE = re.compile(r"^\s*(\d{1,6})\s*-\s*(\d{1,6})\s*$")
 
 
-def even_splits(layers: int, stages: int) -> list[Split]:
-    """`layers` shared out over `stages`, sizes at most one apart, the larger ones first.
+def even_splits(layers: int, stages: int, multiple: int = 1) -> list[Split]:
+    """`layers` shared out over `stages`, sizes at most one `multiple` apart, the larger ones first.
 
-    The last stage also carries the output matrix, so it is never one of the larger ones unless all are equal.
-    Raises UsageError when there are fewer layers than stages.
+    multiple: stages start at multiples of it (`ModelDescription.cut_multiple`). The last stage also carries the
+    output matrix, so it is never one of the larger ones unless all are equal.
+    Raises UsageError when there are fewer layers (or groups of `multiple` layers) than stages.
     """
     if stages < 1:
         raise UsageError(f"{stages} stages were asked for; at least 1 is needed.")
-    if stages > layers:
+    groups = -(-layers // multiple)
+    if stages > groups:
+        groups_of = f" that can be cut at every {multiple}th only" if multiple > 1 else ""
         raise UsageError(
-            f"{stages} stages were asked for, but the model has {layers} layers: at most {layers} stages."
+            f"{stages} stages were asked for, but the model has {layers} layers{groups_of}: "
+            f"at most {groups} stages."
         )
-    size, larger = divmod(layers, stages)
+    size, larger = divmod(groups, stages)
     splits = []
     start = 0
     for index in range(stages):
         end = start + size + (1 if index < larger else 0)
-        splits.append((start, end))
+        splits.append((start * multiple, min(end * multiple, layers)))
         start = end
     return splits
 

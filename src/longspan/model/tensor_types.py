@@ -76,6 +76,14 @@ TENSOR_TYPES: dict[int, TensorType] = {
 }
 """By id. Ids that ggml has withdrawn (Q4_0_4_4 and its like) are missing on purpose: they are refused by number."""
 
+_BY_DENSITY = sorted(TENSOR_TYPES.values(), key=lambda kind: kind.block_bytes / kind.block)
+
+
+def smallest_type(columns: int) -> TensorType:
+    """The type in which a row of `columns` elements takes the fewest bytes."""
+    return next(kind for kind in _BY_DENSITY if columns % kind.block == 0 and kind.name[0] != "I")
+
+
 FILE_TYPE_NAMES: dict[int, str] = {
     0: "F32",
     1: "F16",
