@@ -307,7 +307,7 @@ async def test_a_first_stage_here_is_released_when_the_ring_does_not_form() -> N
     [
         {"slots": SLOTS + 1},
         {"slots": 0},
-        {"cells_per_slot": 10},
+        {"cells_per_slot": 1},
         {"cells_per_slot": 2**60},
         {"max_rows": 0},
         {"max_rows": 2**40},

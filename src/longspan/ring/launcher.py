@@ -120,7 +120,13 @@ class LocalStage(StageHandle):
 
     async def _read_errors(self) -> None:
         assert self._process.stderr is not None
-        while line := await self._process.stderr.readline():
+        while True:
+            try:
+                line = await self._process.stderr.readline()
+            except ValueError:
+                continue  # longer than the reader takes: dropped, so that the stage can go on writing
+            if not line:
+                return
             text = line.decode("utf-8", "replace").rstrip()
             self._last_lines.append(text)
             log.warning("stage %d: %s", self._index, text)

@@ -143,7 +143,7 @@ class StageClient:
 def _checked(ready: Ready, assignment: Assignment) -> Ready:
     if not (
         ready.slots == assignment.slots
-        and assignment.cells_per_slot <= ready.cells_per_slot <= MAX_CELLS
+        and 2 <= ready.cells_per_slot <= MAX_CELLS
         and 1 <= ready.max_rows <= MAX_ROWS
         and 2 <= ready.exact_rows <= MAX_ROWS + 1
     ):
