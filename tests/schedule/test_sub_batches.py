@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longspan.schedule.sub_batches import sub_batches
+
+UNLIMITED = 1 << 30
+
+spans = st.dictionaries(st.integers(0, 20), st.integers(1, 12), max_size=8).map(lambda rows: sorted(rows.items()))
+
+
+def test_the_counts_that_were_measured() -> None:
+    """On build 11549: consecutive slots go together, and spans of 1, 4 and 8 rows make sub-batches of 3, 6, 4."""
+    assert sub_batches([(slot, 1) for slot in range(4)], UNLIMITED) == [
+        [(0, 0, 1), (1, 0, 1), (2, 0, 1), (3, 0, 1)]
+    ]
+    assert [len(batch) for batch in sub_batches([(0, 1), (1, 1), (3, 1), (4, 1)], UNLIMITED)] == [2, 2]
+    assert [len(batch) for batch in sub_batches([(0, 1), (2, 1), (4, 1), (6, 1)], UNLIMITED)] == [1, 1, 1, 1]
+    batches = sub_batches([(0, 1), (1, 4), (2, 8)], UNLIMITED)
+    assert batches == [[(0, 0, 1), (1, 0, 1), (2, 0, 1)], [(1, 1, 3), (2, 1, 3)], [(2, 4, 4)]]
+
+
+def test_nothing_makes_no_batch() -> None:
+    assert sub_batches([], UNLIMITED) == []
+
+
+@settings(deadline=None)
+@given(spans=spans, limit=st.integers(1, 30))
+def test_every_row_is_computed_once_in_order(spans: list[tuple[int, int]], limit: int) -> None:
+    done = [0] * len(spans)
+    for batch in sub_batches(spans, limit):
+        for index, first, rows in batch:
+            assert first == done[index]
+            assert rows > 0
+            done[index] += rows
+    assert done == [rows for _, rows in spans]
+
+
+@settings(deadline=None)
+@given(spans=spans, limit=st.integers(1, 30))
+def test_a_sub_batch_is_what_the_library_takes(spans: list[tuple[int, int]], limit: int) -> None:
+    for batch in sub_batches(spans, limit):
+        slots = [spans[index][0] for index, _, _ in batch]
+        assert slots == list(range(slots[0], slots[0] + len(slots))), "consecutive and ascending"
+        assert len({rows for _, _, rows in batch}) == 1, "the same number of each"
+        assert sum(rows for _, _, rows in batch) <= limit
+
+
+@settings(deadline=None)
+@given(spans=spans)
+def test_a_sub_batch_takes_all_the_neighbours_it_can(spans: list[tuple[int, int]]) -> None:
+    remaining = dict(spans)
+    for batch in sub_batches(spans, UNLIMITED):
+        taken = {spans[index][0]: rows for index, _, rows in batch}
+        assert min(remaining) in taken, "the first span with rows left is always served"
+        assert max(taken) + 1 not in remaining
+        for slot, rows in taken.items():
+            remaining[slot] -= rows
+            if not remaining[slot]:
+                del remaining[slot]
+    assert not remaining
