@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -14,54 +15,59 @@ from longspan.cli.main import main
 PROMPT = "The capital of France is"
 
 
-def complete(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+SMALL = ["--threads", "1", "--slots", "1", "--context", "256"]
+
+
+def complete(*arguments: str, prompt: str = PROMPT) -> dict[str, Any]:
     """Run the command in this process and give its JSON."""
-    assert main(["complete", "demo", "--prompt", PROMPT, "--threads", "1", "--json", *arguments]) == 0
-    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["complete", "demo", "--prompt", prompt, "--json", *SMALL, *arguments]) == 0
+    answer: dict[str, Any] = json.loads(out.getvalue())
     return answer
 
 
-@pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "7")], ids=["greedy", "seeded"])
-def test_the_tokens_are_the_same_for_every_split_and_delay(
-    sampling: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = complete(capsys, "--max-tokens", "12", *sampling)
-    split = complete(capsys, "--max-tokens", "12", "--stages", "2", "--link-delay", "5", *sampling)
-    assert len(whole["tokens"]) == 12
-    assert (split["tokens"], split["text"]) == (whole["tokens"], whole["text"])
-    assert whole["finish_reason"] == "length"
-    assert whole["timings"]["generated_tokens"] == 12
-    assert whole["timings"]["tokens_per_second"] > 0
+@pytest.fixture(scope="module")
+def greedy() -> dict[str, Any]:
+    """The answer of the whole model to PROMPT, 12 tokens long."""
+    return complete("--max-tokens", "12")
 
 
-def test_text_is_streamed_without_json(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = complete(capsys, "--max-tokens", "6")
-    assert main(["complete", "demo", "--prompt", PROMPT, "--threads", "1", "--max-tokens", "6"]) == 0
-    assert capsys.readouterr().out == answer["text"] + "\n"
+def test_the_tokens_are_the_same_for_every_split_and_delay(greedy: dict[str, Any]) -> None:
+    split = complete("--max-tokens", "12", "--stages", "2", "--link-delay", "5")
+    assert len(greedy["tokens"]) == 12
+    assert (split["tokens"], split["text"]) == (greedy["tokens"], greedy["text"])
+    assert greedy["finish_reason"] == "length"
+    assert greedy["timings"]["generated_tokens"] == 12
+    assert greedy["timings"]["tokens_per_second"] > 0
 
 
-def test_the_prompt_can_come_from_standard_input(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = complete(capsys, "--max-tokens", "4")
+def test_seeded_tokens_too_are_the_same_for_every_split(greedy: dict[str, Any]) -> None:
+    sampling = ("--max-tokens", "12", "--temperature", "1.5", "--seed", "7")
+    whole = complete(*sampling)
+    assert whole["tokens"] != greedy["tokens"]
+    assert complete(*sampling, "--splits", "0-7,7-30", "--stages", "2")["tokens"] == whole["tokens"]
+
+
+def test_text_is_streamed_without_json(greedy: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["complete", "demo", "--prompt", PROMPT, "--max-tokens", "12", *SMALL]) == 0
+    assert capsys.readouterr().out == greedy["text"] + "\n"
+
+
+def test_the_prompt_can_come_from_standard_input(greedy: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT))
-    assert main(["complete", "demo", "--prompt", "-", "--threads", "1", "--json", "--max-tokens", "4"]) == 0
-    assert json.loads(capsys.readouterr().out)["tokens"] == expected["tokens"]
+    assert complete("--max-tokens", "4", prompt="-")["tokens"] == greedy["tokens"][:4]
 
 
-def test_chat_puts_the_prompt_through_the_template(capsys: pytest.CaptureFixture[str]) -> None:
-    raw = complete(capsys, "--max-tokens", "8")
-    chat = complete(capsys, "--max-tokens", "8", "--chat")
-    assert chat["timings"]["prompt_tokens"] > raw["timings"]["prompt_tokens"]
-    assert chat["tokens"] != raw["tokens"]
+def test_chat_puts_the_prompt_through_the_template(greedy: dict[str, Any]) -> None:
+    chat = complete("--max-tokens", "4", "--chat")
+    assert chat["timings"]["prompt_tokens"] > greedy["timings"]["prompt_tokens"]
 
 
-def test_a_stop_text_ends_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    whole = complete(capsys, "--max-tokens", "12")
-    word = whole["text"].split()[2]
-    stopped = complete(capsys, "--max-tokens", "12", "--stop", word)
+def test_a_stop_text_ends_the_answer(greedy: dict[str, Any]) -> None:
+    word = greedy["text"].split()[2]
+    stopped = complete("--max-tokens", "12", "--stop", word)
     assert stopped["finish_reason"] == "stop"
-    assert stopped["text"] == whole["text"][: whole["text"].index(word)]
+    assert stopped["text"] == greedy["text"][: greedy["text"].index(word)]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +78,7 @@ def test_a_stop_text_ends_the_answer(capsys: pytest.CaptureFixture[str]) -> None
         (["complete", "demo", "--prompt", "x", "--ring", "localhost:1", "--stages", "2"], "leave --stages away"),
         (["complete", "demo", "--prompt", "x", "--stages", "31"], "31"),
         (["complete", "demo", "--prompt", "x", "--splits", "0-10,11-30"], "10"),
-        (["complete", "demo", "--prompt", "long " * 40, "--context", "16"], "the prompt has 4"),
+        (["complete", "demo", "--prompt", "long " * 400, *SMALL], "the prompt has 40"),
     ],
 )
 def test_what_cannot_be_used_is_a_message_and_exit_code_2(
