@@ -47,4 +47,16 @@ COMMANDS: tuple[Command, ...] = (
     Command("doctor", "longspan.cli.doctor:doctor", CHECK, "what this machine has, and what is wrong with it"),
     Command("certify", "longspan.cli.certify:certify", CHECK, "is the split model the whole one, bit by bit?"),
     Command("bench ring", "longspan.cli.bench_ring:bench_ring", CHECK, "what the ring costs"),
+    Command(
+        "bench concurrency",
+        "longspan.cli.bench_concurrency:bench_concurrency",
+        CHECK,
+        "throughput beside llama.cpp's own server",
+    ),
+    Command(
+        "bench interference",
+        "longspan.cli.bench_interference:bench_interference",
+        CHECK,
+        "what long prompts do to streams that decode",
+    ),
 )

@@ -17,7 +17,7 @@ from longspan.cli.ring_table import ring_table
 from longspan.cli.sampling_options import ANSWER
 from longspan.status import RingStatus
 
-QUESTION = "Why is the sky blue? Answer in two sentences."
+QUESTION = "What is a river? Answer in one sentence."
 
 
 class DemoResult(msgspec.Struct, frozen=True):
@@ -67,14 +67,14 @@ def demo(
     stages
         Processes that the layers are split over.
     link_delay
-        What every link is made to take, in ms each way.
+        What links between machines are made to take, in ms each way.
     json
         Print everything as JSON.
     """
     arguments = [model, "--stages", str(stages), "--link-delay", str(link_delay), "--port", "0", "--quiet"]
     with local_server(arguments) as server:
         if not json:
-            print(f"{server.url}  {stages} stages, {link_delay:g} ms each way on every link\n\n› {question}\n")
+            print(f"{server.url}  {stages} stages, {link_delay:g} ms each way between machines\n\n› {question}\n")
         result = _ask(server, question, max_tokens, link_delay, show=not json)
     if json:
         print_json(result)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 RING = Group("Ring", sort_key=1)
 RUNTIME = Group("Runtime", sort_key=2)
+SCHEDULING = Group("Scheduling", sort_key=3)
 
 AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 Milliseconds = Annotated[float, Parameter(validator=Number(gte=0, lte=60_000))]
@@ -39,7 +40,7 @@ class EngineArguments:
         bool, Parameter(group=RING, help="Run the first stage in the coordinator's own process.")
     ] = False
     link_delay: Annotated[
-        Milliseconds, Parameter(group=RING, help="Pretend that every link takes this many ms each way.")
+        Milliseconds, Parameter(group=RING, help="Pretend that links between machines take this many ms each way.")
     ] = 0.0
     activation_dtype: Annotated[
         Literal["float32", "float16"], Parameter(group=RING, help="How activations travel between stages.")
@@ -57,10 +58,22 @@ class EngineArguments:
     library: Annotated[
         str | None, Parameter(group=RUNTIME, help="Another libllama of the same build, for example with CUDA.")
     ] = None
-    max_waiting: Annotated[AtLeastOne, Parameter(group=RUNTIME, help="Requests that may wait for a slot.")] = 256
+    mixing: Annotated[
+        Literal["on", "off"], Parameter(group=SCHEDULING, help="Let prompts join iterations that decode.")
+    ] = "on"
+    cost_model: Annotated[
+        Literal["analytic", "bucketed", "ema"],
+        Parameter(group=SCHEDULING, help="What predicts how long an iteration takes."),
+    ] = "analytic"
+    trace: Annotated[
+        str | None, Parameter(group=SCHEDULING, help="Write a JSON line for every iteration to this file.")
+    ] = None
+    max_waiting: Annotated[AtLeastOne, Parameter(group=SCHEDULING, help="Requests that may wait for a slot.")] = 256
     queue_timeout: Annotated[
         float | None,
-        Parameter(group=RUNTIME, validator=Number(gt=0), help="Give up on a request that waited so many seconds."),
+        Parameter(
+            group=SCHEDULING, validator=Number(gt=0), help="Give up on a request that waited so many seconds."
+        ),
     ] = None
     heal_seconds: Annotated[
         float,
@@ -88,5 +101,8 @@ class EngineArguments:
             library=self.library,
             max_waiting=self.max_waiting,
             queue_timeout=self.queue_timeout,
+            mixing=self.mixing == "on",
+            cost_model=self.cost_model,
+            trace=self.trace,
             heal_seconds=self.heal_seconds,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from longspan.cli.output import format_table, human_bytes
 from longspan.status import RingStatus
 
-_HEADINGS = ("stage", "layers", "state", "address", "process", "memory", "compute ms", "round trip ms")
+_HEADINGS = ("stage", "layers", "state", "address", "process", "memory", "compute ms", "ping ms")
 
 
 def ring_table(ring: RingStatus) -> str:
@@ -18,9 +18,13 @@ def ring_table(ring: RingStatus) -> str:
             stage.address,
             stage.pid,
             None if stage.memory_bytes is None else human_bytes(stage.memory_bytes),
-            stage.compute_ms,
-            stage.round_trip_ms,
+            _milliseconds(stage.compute_ms),
+            _milliseconds(stage.round_trip_ms),
         )
         for stage in ring.stages
     )
     return format_table(_HEADINGS, rows)
+
+
+def _milliseconds(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1f}"
