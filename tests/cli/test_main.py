@@ -55,6 +55,12 @@ def test_every_family_lists_its_commands(family: commands.Family, capsys: pytest
         assert (f"│ {second} " in page) == (first == family.name and bool(second))
 
 
+def test_paragraphs_are_wrapped_by_the_terminal_and_examples_are_not() -> None:
+    text = "Do it.\n\nOne\nparagraph.\n\n    longspan do\n    longspan do it\n\nParameters\n----------\nx\n    y"
+    expected = "Do it.\n\nOne paragraph.\n\n    longspan do\n    longspan do it\n\nParameters\n----------\nx\n    y"
+    assert main.unwrapped(text) == expected
+
+
 def test_help_is_quick_and_loads_no_command() -> None:
     script = (
         "import sys; from longspan.cli.main import main; main(['--help']); "

@@ -6,6 +6,7 @@ that cannot be used); 3 the ring is not complete; 70 a bug; 130 interrupted; 141
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -51,15 +52,27 @@ def build_app(arguments: Sequence[str] = ()) -> App:
     for family in FAMILIES:
         families[family.name] = App(name=family.name, help=family.summary, group=groups[family.group])
         app.command(families[family.name])
-    named = " ".join(arguments) + " "
     for command in COMMANDS:
         first, _, second = command.name.partition(" ")
-        help_line = None if named.startswith(command.name + " ") else command.summary
         if second:
-            families[first].command(command.target, name=second, help=help_line)
+            families[first].command(command.target, name=second, help=command.summary)
         else:
-            app.command(command.target, name=first, help=help_line, group=groups[command.group])
+            app.command(command.target, name=first, help=command.summary, group=groups[command.group])
+        words = command.name.split()
+        if list(arguments[: len(words)]) == words:
+            named = families[first][second] if second else app[first]
+            named.help = unwrapped(inspect.getdoc(named.default_command) or "")
     return app
+
+
+def unwrapped(text: str) -> str:
+    """A docstring whose paragraphs are one line each, for the terminal to wrap. Indented ones stay as they are."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(
+        paragraph if any(line[:1] in (" ", "-") for line in lines) else " ".join(lines)
+        for paragraph in paragraphs
+        if (lines := paragraph.split("\n"))
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
