@@ -86,7 +86,7 @@ _KNOWN: tuple[Architecture, ...] = (
     Architecture("arcee"),
     Architecture("chatglm"),
     Architecture("cohere2", window=SlidingWindow(4, AllFull.REFUSED)),
-    Architecture("command-r"),
+    Architecture("command-r", telling_counts=frozenset({64})),
     Architecture("deepseek2", mixture_of_experts=True, telling_counts=frozenset({26, 27, 47, 48})),
     Architecture("dots1", mixture_of_experts=True, tied_fallback=False),
     Architecture("ernie4_5"),

@@ -141,10 +141,12 @@ def _watch(process: subprocess.Popen[bytes], folder: Path, progress: Progress) -
 def _size_of(folder: Path) -> int:
     """Bytes of the wheels in `folder`; one that pip is just moving is there twice and counts once."""
     sizes: dict[str, int] = {}
-    for wheel in folder.rglob("*.whl"):
-        # A wheel may be moved on between the listing and here.
-        with contextlib.suppress(OSError):
-            sizes[wheel.name] = max(sizes.get(wheel.name, 0), wheel.stat().st_size)
+    # os.walk and the except: pip moves wheels and removes directories while they are counted.
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                if name.endswith(".whl"):
+                    sizes[name] = max(sizes.get(name, 0), (Path(root) / name).stat().st_size)
     return sum(sizes.values())
 
 

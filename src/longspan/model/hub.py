@@ -46,6 +46,7 @@ def parse_hub_reference(text: str) -> HubReference:
 def fetch_hub_file(text: str, progress: Progress) -> Path:
     """The file in the cache of huggingface_hub, with all its shards; fetched as far as it is missing.
 
+    What is in the cache is taken without asking the hub, so a model stays the same until it is removed there.
     Raises ModelError: malformed reference, no such repository or file, access refused, or the hub out of reach
     while the file is not in the cache.
     """
@@ -62,6 +63,9 @@ def _fetch(text: str, reference: HubReference, name: str, progress: Progress) ->
     from huggingface_hub import errors
 
     where = f"{reference.repository} on the hub"
+    kept = huggingface_hub.try_to_load_from_cache(reference.repository, name, revision=reference.revision)
+    if isinstance(kept, str):
+        return Path(kept)
     try:
         found = huggingface_hub.hf_hub_download(
             reference.repository, name, revision=reference.revision, tqdm_class=_progress_bar(name, progress)
