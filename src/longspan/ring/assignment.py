@@ -5,7 +5,9 @@ from __future__ import annotations
 from longspan.ring.loader import StageLoader
 from longspan.ring.messages import DTYPES, Assignment
 
-MAX_SLOTS = 1024
+MAX_SLOTS = 256
+"""As many sequences as llama.cpp has."""
+
 MAX_CELLS = 1 << 24
 """Positions of one slot."""
 

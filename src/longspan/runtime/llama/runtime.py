@@ -13,6 +13,7 @@ from longspan.runtime.base import Activations, Capacity, StageOutput, StageRunti
 from longspan.runtime.llama import note
 from longspan.runtime.llama.context import LlamaContext
 from longspan.runtime.llama.exactness import ExactnessProbe
+from longspan.runtime.llama.memory import check_memory
 from longspan.runtime.llama.residual import ResidualReader
 from longspan.runtime.llama.row_batch import RowBatch, row_position
 from longspan.runtime.slots import KvCopy, KvTrim, SlotBook, SlotPlan
@@ -53,6 +54,7 @@ class LlamaRuntime(StageRuntime):
         sampler: Sampler = sample,
         width: int,
     ) -> None:
+        check_memory(library, path, slots, cells_per_slot)
         self._last = last
         self._sampler = sampler
         self._reader = None if last else ResidualReader(library, f"{residual}-{layers - 1}", width, max_rows)
@@ -91,12 +93,8 @@ class LlamaRuntime(StageRuntime):
     def run(
         self, iteration: Iteration, activations: Activations, failed: frozenset[int] = frozenset()
     ) -> StageOutput:
-        """Run one iteration; see `StageRuntime.run`."""
-        wanted = sum(len(span.sample_rows) for span in iteration.spans)
-        if self._last and wanted > self._max_samples:
-            raise ProtocolError(
-                f"{wanted} rows to sample in one iteration, at most {self._max_samples} are allowed"
-            )
+        """Run one iteration; see `StageRuntime.run`. Chains only: the streams of this runtime hold no trees."""
+        self._check(iteration, activations)
         plan = self._book.begin(iteration, failed)
         for action in plan.actions:
             self._act(action)
@@ -119,6 +117,20 @@ class LlamaRuntime(StageRuntime):
             return StageOutput(None, samples, plan.failures + failures, len(rows.parts))
         residual = rows.restore(self._reader.buffer[: rows.count])
         return StageOutput(residual, (), plan.failures, len(rows.parts), self._reader.seconds)
+
+    def _check(self, iteration: Iteration, activations: Activations) -> None:
+        """Refuse what llama.cpp would read past the end of, or would answer wrongly."""
+        if activations.shape != (iteration.rows, self._context.width):
+            raise ProtocolError(
+                f"activations of shape {activations.shape}, expected {(iteration.rows, self._context.width)}"
+            )
+        wanted = sum(len(span.sample_rows) for span in iteration.spans)
+        if self._last and wanted > self._max_samples:
+            raise ProtocolError(
+                f"{wanted} rows to sample in one iteration, at most {self._max_samples} are allowed"
+            )
+        if any(span.parents is not None for span in iteration.spans):
+            raise ProtocolError("a token tree came to a stage that keeps exact streams and runs chains only")
 
     def _act(self, action: KvTrim | KvCopy) -> None:
         if isinstance(action, KvTrim):
