@@ -157,6 +157,14 @@ def test_undoing_a_span_says_what_to_trim() -> None:
     assert slots.begin(iteration(span(0, 1, 7)), NONE).actions == ()
 
 
+def test_a_slot_that_cannot_be_relied_on_is_emptied() -> None:
+    slots = book([1, 2, 3], [7])
+    assert slots.forget(0) == KvTrim(0, 0)
+    assert slots.tokens[:2] == [[], [7]]
+    assert "holds only 0 positions" in slots.begin(iteration(span(0, 3, 4)), NONE).failures[0].reason
+    assert slots.begin(iteration(span(0, 0, 5)), NONE).actions == ()
+
+
 def test_a_tree_takes_cells_but_no_positions() -> None:
     slots = book([1, 2])
     tree = span(0, 2, 5, 6, 7, parents=(-1, 0, 0))

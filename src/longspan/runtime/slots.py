@@ -98,6 +98,12 @@ class SlotBook:
         self._cells[span.slot] = span.start
         return KvTrim(span.slot, span.start)
 
+    def forget(self, slot: int) -> KvTrim:
+        """Nothing that the slot holds can be relied on: empty it, and say what to trim."""
+        self.tokens[slot].clear()
+        self._cells[slot] = 0
+        return KvTrim(slot, 0)
+
     def history(self, span: Span, row: int) -> list[int]:
         """Tokens at positions 0 … up to and including the row, along the branch that leads to it in a tree."""
         held = self.tokens[span.slot]

@@ -445,35 +445,56 @@ def test_a_decode_that_fails_leaves_the_slots_as_they_were(
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("slots", [1, 3])
 def test_numbers_that_are_none_fail_their_sequence_only(
-    sources: dict[str, GgufSource], truths: dict[str, Truth], count: int, weights: str
+    sources: dict[str, GgufSource], truths: dict[str, Truth], count: int, weights: str, slots: int
 ) -> None:
-    """And the slot serves the next sequence, though cells with NaN still lie behind its positions."""
+    """And the slot serves the next sequence: no NaN stays in cells behind the positions that are in use."""
     source = sources[weights]
     loader = LlamaLoader(source, threads=1)
     runtimes = [
-        loader.load(Assignment(index, count, *limits, 4, None, 3, CELLS, "float32"), lambda text: None)
+        loader.load(Assignment(index, count, *limits, 4, None, slots, CELLS, "float32"), lambda text: None)
         for index, limits in enumerate(SPLITS[count])
     ]
     split = Pipeline(runtimes, source.token_embedding())
-    rows = split.embedding.rows(np.array([*PROMPT, *[5] * 100, *PROMPT], np.int32))
-    rows[len(PROMPT) : -len(PROMPT)] = np.nan
+    rows = split.embedding.rows(np.array([*[5] * 100, *PROMPT * (slots - 1)], np.int32))
+    rows[40:90] = np.nan
     split.embedding = _Fixed(rows)
-    result = split.run([span(0, 0, PROMPT), span(1, 0, [5] * 100), span(2, 0, PROMPT)])
-    assert [failure.span for failure in result.failures] == [1]
-    assert "no usable logits" in result.failures[0].reason
+    others = [span(slot, 0, PROMPT) for slot in range(1, slots)]
+    result = split.run([span(0, 0, [5] * 100), *others])
+    assert [failure.span for failure in result.failures] == [0]
+    expected = "no usable logits" if count == 1 else "are not finite numbers"
+    assert expected in result.failures[0].reason
     right = int(truths[weights].after(PROMPT).argmax())
-    assert [(sample.span, sample.token) for sample in result.samples] == [(0, right), (2, right)]
+    assert [(sample.span, sample.token) for sample in result.samples] == [
+        (index, right) for index in range(1, slots)
+    ]
     split.embedding = source.token_embedding()
-    assert split.run([span(1, 0, PROMPT)]).samples[0].token == right
-    tokens = [*PROMPT, right]
-    for _ in range(5):
-        tokens.append(split.run([span(1, len(tokens) - 1, tokens[-1:])]).samples[0].token)
-    assert tokens[-1] == int(truths[weights].after(tokens[:-1]).argmax())
-    # Large batches take another way through the library.
-    assert not split.run([span(1, 0, [3 + (7 * position) % 90 for position in range(80)])]).failures
+    # Large batches read cells that small ones leave out.
+    assert not split.run([span(0, 0, [3 + (7 * position) % 90 for position in range(80)])]).failures
+    for slot in range(slots):
+        tokens = list(PROMPT)
+        split.run([span(slot, 0, tokens[:-1], sample_rows=())])
+        for _ in range(4):
+            tokens.append(split.run([span(slot, len(tokens) - 1, tokens[-1:])]).samples[0].token)
+            assert tokens[-1] == int(truths[weights].after(tokens[:-1]).argmax())
     for runtime in runtimes:
         runtime.close()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_activations_that_overflowed_on_the_wire_are_stopped_by_the_next_stage(
+    stages: Callable[..., Stages], truths: dict[str, Truth], bad: float
+) -> None:
+    middle = stages("Q8_0", 3).stages[1]
+    rows = np.ones((3, 64), np.float32)
+    rows[1, 5] = bad
+    output = middle.run(Iteration(1, (), (), (span(0, 0, [5, 6]), span(1, 0, [7]))), rows)
+    assert output.activations is not None
+    assert [failure.span for failure in output.failures] == [0]
+    assert "position 1 are not finite" in output.failures[0].reason
+    assert not output.activations[:2].any()
+    assert output.activations[2].any()
 
 
 class _Fixed:

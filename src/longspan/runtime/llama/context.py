@@ -138,6 +138,10 @@ class LlamaContext:
         self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
         self.trim(target, length)
 
+    def clear(self) -> None:
+        """Empty every slot, and fill all cells with zeros."""
+        self._library.llama_memory_clear(self._memory, True)
+
     def close(self) -> None:
         """Release context and model."""
         context, self._context = self._context, None

@@ -114,9 +114,14 @@ class LlamaRuntime(StageRuntime):
             return StageOutput(empty, (), plan.failures + failures, len(rows.parts))
         if self._reader is None:
             samples, failures = self._sample(plan, rows)
-            return StageOutput(None, samples, plan.failures + failures, len(rows.parts))
-        residual = rows.restore(self._reader.buffer[: rows.count])
-        return StageOutput(residual, (), plan.failures, len(rows.parts), self._reader.seconds)
+            output = None
+        else:
+            samples, output = (), rows.restore(self._reader.buffer[: rows.count])
+            failures = self._not_finite(plan, output)
+        if failures:
+            self._scrub({iteration.spans[failure.span].slot for failure in failures})
+        seconds = self._reader.seconds if self._reader is not None else 0.0
+        return StageOutput(output, samples, plan.failures + failures, len(rows.parts), seconds)
 
     def _check(self, iteration: Iteration, activations: Activations) -> None:
         """Refuse what llama.cpp would read past the end of, or would answer wrongly."""
@@ -153,6 +158,40 @@ class LlamaRuntime(StageRuntime):
         if failure or self._reader.finish(rows.count, len(rows.parts)):
             return failure
         return "llama.cpp did not compute the residual tensor of this stage's last layer"
+
+    def _not_finite(self, plan: SlotPlan, output: Activations) -> tuple[SpanFailure, ...]:
+        """Failures of the spans whose rows hold NaN or infinities; their rows become zeros."""
+        if np.isfinite(output).all():
+            return ()
+        failures = []
+        for index, first, span in plan.runnable:
+            rows = output[first : first + len(span.tokens)]
+            if not np.isfinite(rows).all():
+                row = int(np.isfinite(rows).all(axis=1).argmin())
+                rows[:] = 0.0
+                failures.append(
+                    SpanFailure(
+                        index,
+                        f"the activations of position {row_position(span, row)} are not finite numbers; the model "
+                        "file may be damaged, or they overflowed (float16 activations overflow above 65504)",
+                    )
+                )
+        return tuple(failures)
+
+    def _scrub(self, slots: set[int]) -> None:
+        """Empty slots in which numbers went wrong, down to the bytes of their cells.
+
+        Kernels multiply masked cells by zero instead of leaving them out (the CPU's attention does from 64 rows on,
+        build 11549), so a NaN that stays behind the positions in use spoils the sequences that come after. A copy
+        of another stream overwrites all cells of one.
+        """
+        clean = next((slot for slot in range(self._capacity.slots) if slot not in slots), None)
+        for slot in slots:
+            self._act(self._book.forget(slot))
+            if clean is not None:
+                self._context.copy(clean, slot, 0)
+        if clean is None:
+            self._context.clear()
 
     def _sample(self, plan: SlotPlan, rows: RowBatch) -> tuple[tuple[Sample, ...], tuple[SpanFailure, ...]]:
         samples: list[Sample] = []
