@@ -8,13 +8,35 @@ from collections.abc import Sequence
 from typing import Any
 
 import jinja2
+import jinja2.exceptions
 import jinja2.ext
+import jinja2.runtime
 import jinja2.sandbox
 
 from longspan.errors import ModelError, RequestError
 
 MAX_RENDERED_CHARACTERS = 1 << 25
 """Longest text that a template may render to."""
+
+_LARGEST_POWER = 1_000
+"""Largest base and exponent of a power."""
+
+
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """A sandbox whose products and powers stay small: a template comes with the model and may mean harm."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        """Compute `left * right` or `left ** right`. Raises SecurityError when the result would be huge."""
+        numbers = [value for value in (left, right) if isinstance(value, int)]
+        texts = [value for value in (left, right) if isinstance(value, str | bytes | list | tuple)]
+        largest = max(map(abs, numbers), default=0)
+        if operator == "**" and (largest > _LARGEST_POWER or texts):
+            raise jinja2.exceptions.SecurityError("the template computes a power that is too large")
+        if operator == "*" and texts and len(texts[0]) * largest > MAX_RENDERED_CHARACTERS:
+            raise jinja2.exceptions.SecurityError("the template repeats a text too often")
+        return super().call_binop(context, operator, left, right)
 
 
 class ChatTemplate:
@@ -25,9 +47,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
         self.source = source
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-        )
+        environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _now
@@ -62,7 +82,7 @@ class ChatTemplate:
                 length += len(part)
                 if length > MAX_RENDERED_CHARACTERS:
                     raise RequestError(
-                        f"the messages render to more than {MAX_RENDERED_CHARACTERS} characters; send fewer of them",
+                        f"the messages render to more than {MAX_RENDERED_CHARACTERS} characters; send fewer.",
                         param="messages",
                     )
                 parts.append(part)
