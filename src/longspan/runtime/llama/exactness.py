@@ -52,7 +52,7 @@ class ExactnessProbe:
 
     def find(self) -> Exactness:
         """The limit below which batches are exact: at least 2, `max_rows` + 1 when all are."""
-        if self._max_rows < 3:
+        if self._max_rows < 2 * _HISTORY:
             return Exactness(2)
         limit = self._limit(1)
         if limit > 2:
