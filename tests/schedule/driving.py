@@ -39,7 +39,13 @@ class Driver:
         self.preempted: list[int] = []
 
     def submit(
-        self, prompt: tuple[int, ...], answer: int = 8, *, priority: int = 0, salt: str = "", deadline: float | None = None
+        self,
+        prompt: tuple[int, ...],
+        answer: int = 8,
+        *,
+        priority: int = 0,
+        salt: str = "",
+        deadline: float | None = None,
     ) -> int:
         request = SequenceRequest(
             prompt=prompt, max_tokens=answer, priority=priority, cache_salt=salt, deadline=deadline

@@ -115,8 +115,8 @@ class Pacing:
         """Seconds of `rows` prefill rows as a part of an iteration of `of` rows of prefill alone."""
         return self.costs.predict(Geometry().joined(start, of)) * rows / of
 
-    def observe(self, record: PlanRecord, result: IterationResult, decoding: bool, now: float) -> float:
-        """Learn from a finished iteration; `decoding`: streams decode now. Returns the slowest stage's seconds."""
+    def observe(self, record: PlanRecord, result: IterationResult, now: float) -> float:
+        """Learn from a finished iteration; returns the seconds of its slowest stage, 0 without timings."""
         geometry = record.geometry
         seconds = self.costs.observe(geometry, result.timings)
         if seconds <= 0:
@@ -126,8 +126,6 @@ class Pacing:
         elif geometry.exact_rows:
             self.guard.decode_observed(geometry.exact_rows, seconds)
         self._account(record, seconds)
-        if not decoding:
-            self.debt = 0.0
         return seconds
 
     def ring_lost(self) -> None:
@@ -138,6 +136,8 @@ class Pacing:
 
     def _account(self, record: PlanRecord, seconds: float) -> None:
         geometry = record.geometry
+        if not record.streams:
+            return
         prefill = 0.0 if geometry.exact_rows else seconds
         if geometry.mixed:
             prefill = min(seconds, record.prefill_seconds)

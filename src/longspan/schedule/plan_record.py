@@ -15,8 +15,8 @@ class PlanRecord(msgspec.Struct, frozen=True):
     geometry: captured here, so that what the iteration teaches belongs to what was sent.
     predicted: of each stage, before anything of this iteration was measured.
     decode_seconds: predicted for the decode rows alone, on the slowest stage. allowance: what joined prefill could
-        add to it. prefill_cut: the decode rows
-        left less room for prefill than it wanted.
+        add to it. prefill_seconds: of its prefill rows as a part of a large iteration of their own. prefill_cut:
+        more prefill was wanted than there was room for. streams: sequences that were past their prefill before.
     """
 
     iteration: Iteration
@@ -28,5 +28,6 @@ class PlanRecord(msgspec.Struct, frozen=True):
     prefill_seconds: float
     prefill_cut: bool
     guard: GuardState
+    streams: int
     running: int
     waiting: int

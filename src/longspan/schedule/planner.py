@@ -13,6 +13,7 @@ import bisect
 import math
 from collections import deque
 from operator import attrgetter
+from typing import NamedTuple
 
 from longspan.errors import ProtocolError
 from longspan.schedule.admission import Admission
@@ -32,6 +33,20 @@ from longspan.schedule.span import Iteration, IterationResult, Sample, Span
 from longspan.schedule.statistics import Counters
 
 _SLOT = attrgetter("slot")
+
+
+class _Draft(NamedTuple):
+    """An iteration in the making: decode spans on `slots` with their geometry, and the prefill that runs with them.
+
+    streams: sequences that were past their prefill before.
+    """
+
+    streams: int
+    slots: list[int]
+    spans: list[Span]
+    decode: Geometry
+    prefill: list[Span]
+    joining: Joining
 
 
 class Planner:
@@ -93,6 +108,7 @@ class Planner:
         May be called while earlier iterations are in flight. Events that planning causes (Admitted, Preempted,
         Finished) come with the next `complete`, or at once from `take_events`.
         """
+        streams = len(self._roster.decoding)
         prompt = self._filling.next_prompt() if self._filling.wanted else None
         prefill = self._prefill_before_decode(prompt, now) if prompt is not None else []
         slots = self._decode_slots() if not prefill else []
@@ -106,27 +122,19 @@ class Planner:
                 prefill = self._filling.join(joining.rows, now)
         if not spans and not prefill:
             return None
-        return self._send(spans, slots, prefill, decode, joining, now)
+        return self._send(_Draft(streams, slots, spans, decode, prefill, joining), now)
 
-    def _send(
-        self,
-        spans: list[Span],
-        slots: list[int],
-        prefill: list[Span],
-        decode: Geometry,
-        joining: Joining,
-        now: float,
-    ) -> Iteration:
-        """Make the iteration of decode and prefill spans, and remember what is known now."""
+    def _send(self, draft: _Draft, now: float) -> Iteration:
+        """Make the iteration of a draft, and remember what is known now."""
         roster, pacing = self._roster, self._pacing
-        geometry = join_geometry(decode, slots, prefill) if prefill else decode
-        for span in prefill:
-            bisect.insort(spans, span, key=_SLOT)
-        if geometry.exact_rows or not roster.decoding:
-            self._prefill_only_in_a_row = 0
-            self._last_decode = decode
-        else:
-            self._prefill_only_in_a_row += 1
+        spans, prefill, geometry = draft.spans, draft.prefill, draft.decode
+        if prefill:
+            geometry = join_geometry(draft.decode, draft.slots, prefill)
+            for span in prefill:
+                bisect.insort(spans, span, key=_SLOT)
+        if geometry.exact_rows:
+            self._last_decode = draft.decode
+        self._prefill_only_in_a_row = self._prefill_only_in_a_row + 1 if draft.streams and not draft.slots else 0
         operations, samplings = tuple(roster.slots.operations), tuple(roster.samplings)
         roster.slots.operations.clear()
         roster.samplings.clear()
@@ -140,11 +148,12 @@ class Planner:
             geometry=geometry,
             planned_at=now,
             predicted=pacing.costs.by_stage(geometry),
-            decode_seconds=joining.decode_seconds,
-            allowance=joining.allowance,
+            decode_seconds=draft.joining.decode_seconds,
+            allowance=draft.joining.allowance,
             prefill_seconds=pacing.prefill_seconds(prefill[0].start, rows, self.limits.free_rows) if rows else 0.0,
-            prefill_cut=bool(spans) and rows >= joining.rows and self._filling.wanted,
+            prefill_cut=self._filling.wanted and (not draft.slots or rows >= draft.joining.rows),
             guard=pacing.guard.state(now),
+            streams=draft.streams,
             running=roster.slots.running,
             waiting=len(roster.waiting),
         )
@@ -227,7 +236,9 @@ class Planner:
                 ready.append(span.slot)
         roster.ready.add(ready)
         self._counters.strays += decided.strays
-        self._counters.measured(record, self._pacing.observe(record, result, bool(roster.decoding), now))
+        self._counters.measured(record, self._pacing.observe(record, result, now))
+        if not roster.decoding:
+            self._pacing.debt = 0.0
         return roster.take_events()
 
     def _commit(self, sequence: Sequence, span: Span, samples: tuple[Sample, ...]) -> None:

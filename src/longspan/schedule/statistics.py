@@ -15,6 +15,8 @@ ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Upper borders of the histogram of rows per iteration; one more bucket is open."""
 
 _SMOOTHING = 0.1
+_LEARNING = 8
+"""Iterations at the start whose predictions are not judged: the model has hardly seen any."""
 
 
 class PlannerStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +82,7 @@ class Counters:
         self.recompute_rows = 0
         self.joined_prefill_rows = 0
         self.strays = 0
+        self.measurements = 0
         self.prediction_error: float | None = None
 
     def planned(self, geometry: Geometry, prefill: Iterable[Span]) -> None:
@@ -103,7 +106,8 @@ class Counters:
     def measured(self, record: PlanRecord, seconds: float) -> None:
         """Compare a prediction with what was measured."""
         predicted = max(record.predicted.values(), default=0.0)
-        if predicted <= 0 or seconds <= 0:
+        self.measurements += 1
+        if predicted <= 0 or seconds <= 0 or self.measurements <= _LEARNING:
             return
         error = abs(predicted - seconds) / seconds
         old = error if self.prediction_error is None else self.prediction_error
