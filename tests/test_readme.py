@@ -11,6 +11,7 @@ import cyclopts
 import pytest
 
 from longspan.cli.main import build_app
+from longspan.model.architecture import ARCHITECTURES
 from tools import results
 
 ROOT = Path(__file__).parent.parent
@@ -110,6 +111,12 @@ def test_a_figure_is_found_in_rows_too() -> None:
 def test_every_measurement_is_a_command_of_ours() -> None:
     for measurement in results.MEASUREMENTS:
         assert_parses("tools/results.py", shlex.split(measurement.command)[1:])
+
+
+def test_the_guide_lists_the_architectures_that_can_be_split() -> None:
+    page = (ROOT / "docs" / "guides" / "models.md").read_text(encoding="utf-8")
+    listed = page.partition("<!-- architectures -->\n")[2].partition("<!-- end of architectures -->")[0]
+    assert re.findall(r"`([^`]+)`", listed) == sorted(ARCHITECTURES)
 
 
 def test_every_dependency_has_its_reason() -> None:
