@@ -194,8 +194,9 @@ def test_every_refused_architecture_has_one_reason() -> None:
 
 
 def test_activations_of_experts_are_not_rounded() -> None:
-    assert find_architecture("llama").activation_dtypes == ("float32", "float16")
-    assert find_architecture("qwen3moe").activation_dtypes == ("float32",)
+    assert layer_metadata({}).activation_dtypes == ("float32", "float16")
+    assert layer_metadata({"expert_count": values.uint32(0)}).activation_dtypes == ("float32", "float16")
+    assert layer_metadata({"expert_count": values.uint32(8)}).activation_dtypes == ("float32",)
 
 
 def layer_metadata(extra: dict[str, MetadataValue], name: str = "llama", blocks: int = 6) -> LayerMetadata:

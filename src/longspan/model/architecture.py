@@ -54,7 +54,6 @@ class Architecture:
     input_tensor: None when activations go in as `llama_batch.embd`. Else llama.cpp scales or refuses embeddings
         there: run any tokens instead, and write the activations over this tensor when the evaluation callback has
         it computed.
-    mixture_of_experts: routing compares close numbers, so activations must not be rounded to float16.
     tied_fallback: llama.cpp takes `token_embd.weight` as output matrix when there is no `output.weight`.
     cut_multiple: llama.cpp treats layers differently by their number modulo this, and no metadata changes that.
     telling_counts: layer counts from which llama.cpp reads the variant of the model. A stage must not have one of
@@ -66,17 +65,11 @@ class Architecture:
     residual: str = "l_out"
     input_tensor: str | None = None
     embedding_scale: EmbeddingScale = EmbeddingScale.NONE
-    mixture_of_experts: bool = False
     tied_fallback: bool = True
     window: SlidingWindow | None = None
     cut_multiple: int = 1
     telling_counts: frozenset[int] = frozenset()
     required: tuple[str, ...] = ()
-
-    @property
-    def activation_dtypes(self) -> tuple[str, ...]:
-        """What activations may travel as, the default first."""
-        return ("float32",) if self.mixture_of_experts else ("float32", "float16")
 
 
 _SCALED = EmbeddingScale.SQRT_WIDTH
@@ -87,8 +80,8 @@ _KNOWN: tuple[Architecture, ...] = (
     Architecture("chatglm"),
     Architecture("cohere2", window=SlidingWindow(4, AllFull.REFUSED)),
     Architecture("command-r", telling_counts=frozenset({64})),
-    Architecture("deepseek2", mixture_of_experts=True, telling_counts=frozenset({26, 27, 47, 48})),
-    Architecture("dots1", mixture_of_experts=True, tied_fallback=False),
+    Architecture("deepseek2", telling_counts=frozenset({26, 27, 47, 48})),
+    Architecture("dots1", tied_fallback=False),
     Architecture("ernie4_5"),
     Architecture("exaone"),
     Architecture("exaone4", telling_counts=frozenset({64})),
@@ -107,8 +100,8 @@ _KNOWN: tuple[Architecture, ...] = (
         telling_counts=frozenset({62}),
     ),
     Architecture("glm4", input_tensor="embd"),
-    Architecture("glm4moe", input_tensor="embd", mixture_of_experts=True),
-    Architecture("gpt-oss", mixture_of_experts=True, tied_fallback=False, window=SlidingWindow(2, AllFull.WIDEN)),
+    Architecture("glm4moe", input_tensor="embd"),
+    Architecture("gpt-oss", tied_fallback=False, window=SlidingWindow(2, AllFull.WIDEN)),
     Architecture("granite", embedding_scale=_BY_METADATA),
     Architecture("hunyuan-dense"),
     Architecture("internlm2", tied_fallback=False),
@@ -122,13 +115,13 @@ _KNOWN: tuple[Architecture, ...] = (
     Architecture("nanbeige"),
     Architecture("nemotron", tied_fallback=False),
     Architecture("olmo2", tied_fallback=False, window=SlidingWindow(4, AllFull.REFUSED, optional=True)),
-    Architecture("olmoe", mixture_of_experts=True, tied_fallback=False),
+    Architecture("olmoe", tied_fallback=False),
     Architecture("orion", tied_fallback=False),
     Architecture("phi3"),
     Architecture("qwen2"),
-    Architecture("qwen2moe", mixture_of_experts=True, tied_fallback=False),
+    Architecture("qwen2moe", tied_fallback=False),
     Architecture("qwen3"),
-    Architecture("qwen3moe", mixture_of_experts=True),
+    Architecture("qwen3moe"),
     Architecture("seed_oss"),
     Architecture("smollm3", cut_multiple=4),
     Architecture("stablelm", tied_fallback=False),

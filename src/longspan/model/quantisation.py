@@ -110,11 +110,19 @@ def _convert(source: TensorType, target: TensorType, columns: int, piece: bytes)
     else:
         values = np.empty(rows * columns, dtype=np.float32)
         row_dequantiser(source)(raw.ctypes.data, values.ctypes.data, values.size)
-    if target == F16:
+    return pack(values.reshape(rows, columns), target)
+
+
+def pack(values: npt.NDArray[np.float32], kind: TensorType) -> bytes:
+    """Rows of floats, (rows, columns) in C order, as the bytes of a tensor of the given type."""
+    if kind == F32:
+        return values.tobytes()
+    if kind == F16:
         return values.astype(np.float16).tobytes()
-    packed = np.empty(rows * target.row_bytes(columns), dtype=np.uint8)
+    rows, columns = values.shape
+    packed = np.empty(rows * kind.row_bytes(columns), dtype=np.uint8)
     quantise = _chunk_quantiser()
-    written = quantise(target.number, values.ctypes.data, packed.ctypes.data, 0, rows, columns, None)
+    written = quantise(kind.number, values.ctypes.data, packed.ctypes.data, 0, rows, columns, None)
     if written != packed.size:
-        raise ModelError(f"llama.cpp packed {written} bytes of {target.name} where {packed.size} were expected.")
+        raise ModelError(f"llama.cpp packed {written} bytes of {kind.name} where {packed.size} were expected.")
     return packed.tobytes()

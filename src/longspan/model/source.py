@@ -130,7 +130,7 @@ class GgufSource(ModelSource):
             context_length=describe.context_length_of(file),
             quantisation=describe.quantisation_of(_file_type(file), file.tensors),
             embedding_scale=describe.embedding_scale_of(self.architecture, file, width),
-            activation_dtypes=self.architecture.activation_dtypes,
+            activation_dtypes=self._layer_metadata.activation_dtypes,
             tied_embeddings=OUTPUT not in file.tensors,
             cut_multiple=self.architecture.cut_multiple,
         )
@@ -234,7 +234,7 @@ class PackageSource(ModelSource):
             context_length=known.context_length,
             quantisation=known.quantisation,
             embedding_scale=describe.embedding_scale_of(self.architecture, self._metadata, known.width),
-            activation_dtypes=self.architecture.activation_dtypes,
+            activation_dtypes=self._layer_metadata.activation_dtypes,
             tied_embeddings=known.tied_embeddings,
             cut_multiple=self.architecture.cut_multiple,
         )

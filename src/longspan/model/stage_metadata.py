@@ -65,6 +65,14 @@ class LayerMetadata:
         value = None if found is None or found.is_array else found.decode()
         return value if isinstance(value, int) else None
 
+    @property
+    def activation_dtypes(self) -> tuple[str, ...]:
+        """What activations may travel as, the default first.
+
+        Experts are chosen by comparing close numbers, so their models get no rounded activations.
+        """
+        return ("float32",) if self._integer("expert_count") else ("float32", "float16")
+
     def sliding_layers(self) -> list[bool] | None:
         """For each layer whether it sees a window only; None when the model has no windows."""
         window = self._architecture.window
