@@ -148,27 +148,33 @@ class EngineCore:
 
     async def _heal(self, error: RingError) -> None:
         """Form the ring again; running requests are replayed from their committed tokens and go on."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._options.heal_seconds
+        giving_up = asyncio.get_running_loop().call_later(self._options.heal_seconds, self._give_up, error)
         wait = FIRST_RETRY_SECONDS
-        while True:
-            if self._driver is not None:
-                await self._driver.close()
-            try:
-                capacity = await self._form()
-                break
-            except LongspanError as problem:
-                self.missing = (str(problem),)
-                log.warning("the ring cannot form: %s", problem)
-            if loop.time() > deadline and not self._gave_up:
-                self._gave_up = True
-                self._fail_all(error)
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, LAST_RETRY_SECONDS)
+        try:
+            while True:
+                if self._driver is not None:
+                    await self._driver.close()
+                try:
+                    capacity = await self._form()
+                    break
+                except Exception as problem:
+                    # Also after what nobody expected, a full process table for one: the next try may do.
+                    unexpected = not isinstance(problem, LongspanError)
+                    self.missing = (f"{type(problem).__name__}: {problem}" if unexpected else str(problem),)
+                    log.warning("the ring cannot form: %s", problem, exc_info=problem if unexpected else None)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, LAST_RETRY_SECONDS)
+        finally:
+            giving_up.cancel()
         assert self._planner is not None
         self._gave_up = False
         self._dispatch(self._planner.abandon(self._now(), self._limits(capacity)))
         self._pump()
+
+    def _give_up(self, error: RingError) -> None:
+        """Requests have waited for the ring long enough. It goes on trying to form."""
+        self._gave_up = True
+        self._fail_all(error)
 
     @property
     def healing(self) -> bool:
@@ -271,7 +277,6 @@ class EngineCore:
                 self._counters.finished += 1
                 batch += self._end(event.sequence, str(event.reason))
             elif isinstance(event, Failed):
-                self._counters.failed += 1
                 batch += self._fail(event.sequence, _error_of(event))
         deliver(batch)
 
@@ -293,6 +298,7 @@ class EngineCore:
         return [(answer.stream, piece)]
 
     def _fail(self, sequence: int, error: LongspanError) -> Delivery:
+        self._counters.failed += 1
         answer = self._answers[sequence]
         self._forget(sequence)
         return [(answer.stream, error)]

@@ -16,7 +16,7 @@ import msgspec
 from longspan.engine.core import EngineCore
 from longspan.engine.options import EngineOptions
 from longspan.engine.stream import RequestStream
-from longspan.errors import ContextLengthError, QueueFullError, RingError
+from longspan.errors import ContextLengthError, QueueFullError, RequestError, RingError
 from longspan.llamacpp.library import load_library
 from longspan.model.chat_template import ChatTemplate
 from longspan.model.description import ModelDescription
@@ -98,13 +98,15 @@ class Engine:
     async def stop(self) -> None:
         """End every request, the ring and the local stages. Calling it twice is allowed."""
         core, self._core = self._core, None
-        if core is not None:
-            await self._call(core.stop())
-        loop, self._loop = self._loop, None
-        thread, self._thread = self._thread, None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            await asyncio.to_thread(thread.join)
+        try:
+            if core is not None:
+                await self._call(core.stop())
+        finally:
+            loop, self._loop = self._loop, None
+            thread, self._thread = self._thread, None
+            if loop is not None and thread is not None:
+                loop.call_soon_threadsafe(loop.stop)
+                await asyncio.to_thread(thread.join)
 
     def submit(self, request: GenerationRequest) -> RequestStream:
         """Start a request; its stream belongs to the running event loop.
@@ -116,7 +118,7 @@ class Engine:
             raise RingError("the engine is not running")
         if core.missing and not core.healing:
             raise RingError(core.missing[0])
-        check(request.sampling, self.model.description.vocabulary)
+        self._check(request)
         if len(request.prompt) + 1 > self._longest:
             raise ContextLengthError(
                 f"the prompt has {len(request.prompt)} tokens, and a slot holds {self._longest} positions for "
@@ -132,6 +134,18 @@ class Engine:
         stream = RequestStream(self._cancel)
         loop.call_soon_threadsafe(core.submit, request, stream)
         return stream
+
+    def _check(self, request: GenerationRequest) -> None:
+        """Refuse what would fail on a stage, where it would take the ring with it."""
+        vocabulary = self.model.description.vocabulary
+        check(request.sampling, vocabulary)
+        for name in ("prompt", "stop_token_ids"):
+            for token in getattr(request, name):
+                if not 0 <= token < vocabulary:
+                    raise RequestError(
+                        f"{name} holds the token {token}, but the model has tokens 0 to {vocabulary - 1}",
+                        param=name,
+                    )
 
     def ring(self) -> RingStatus:
         """The ring as it is now."""

@@ -56,7 +56,11 @@ class Formation:
             # Composed here once, so that the children find their files instead of each reading the whole model.
             for index in missing:
                 await asyncio.to_thread(self._source.stage_file, *self.ranges[index])
-            await asyncio.gather(*(self._start(index) for index in missing))
+            started = await asyncio.gather(*(self._start(index) for index in missing), return_exceptions=True)
+            # All of them have started or failed by now, so that `stop` finds every child there is.
+            for failure in started:
+                if failure is not None:
+                    raise failure
         addresses: list[tuple[str, int] | None] = list(self._remote)
         if self.holds_first:
             addresses.insert(0, None)

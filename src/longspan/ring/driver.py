@@ -199,7 +199,10 @@ class RingDriver:
         if result is None:
             self._fail_own(error)
         elif not self._over:
-            self._take(result)
+            try:
+                self._take(result)
+            except Exception as problem:
+                self._fail_own(problem)
 
     async def _write(self, first: StageClient) -> None:
         try:
@@ -211,6 +214,9 @@ class RingDriver:
                     self._on_room()
         except RingError as error:
             self._fail(first, f"{first.name} was lost: {error}")
+        except Exception as error:
+            assert self._own is not None
+            self._fail_own(error)
 
     async def _ping(self) -> None:
         while True:
