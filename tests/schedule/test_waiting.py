@@ -13,7 +13,9 @@ from longspan.schedule.sequence import Sequence
 from longspan.schedule.waiting import WaitingQueue
 
 
-def sequence(identity: int, at: float, rows: int = 10, priority: int = 0, deadline: float | None = None) -> Sequence:
+def sequence(
+    identity: int, at: float, rows: int = 10, priority: int = 0, deadline: float | None = None
+) -> Sequence:
     request = SequenceRequest(prompt=(1,) * rows, max_tokens=4, priority=priority, deadline=deadline)
     return Sequence(identity, request, at, 1 << 20)
 
@@ -48,15 +50,13 @@ def test_priority_is_worth_a_time() -> None:
 
 def test_a_deadline_takes_the_penalty_of_length_away_but_not_more() -> None:
     policy = Policy(patience=0.01)
-    queue = queue_of(
-        policy, sequence(0, 0.0, rows=500, deadline=5.2), sequence(1, 0.3), sequence(2, -0.1, rows=2)
-    )
+    queue = queue_of(policy, sequence(0, 0.0, rows=500, deadline=5.2), sequence(1, 0.3), sequence(2, -0.1, rows=2))
     assert identities(queue) == [2, 0, 1]
 
 
 def test_a_sequence_that_lost_its_slot_comes_before_new_ones() -> None:
     resumed = sequence(0, 5.0, rows=300)
-    resumed.admitted_at = 6.0
+    resumed.tokens.append(7)
     queue = queue_of(Policy(), sequence(1, 0.0), resumed)
     assert identities(queue) == [0, 1]
 

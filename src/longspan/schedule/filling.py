@@ -30,8 +30,8 @@ class Prompt(NamedTuple):
 class Filling:
     """Deals rows to running prompts and to waiting ones, whichever is due first.
 
-    A waiting sequence takes a slot only when it gets rows at once: until then shorter ones can still pass it, and it
-    holds no cells.
+    A waiting sequence takes a slot only when it gets rows at once: until then shorter ones can still pass it, and
+    it holds no cells.
     """
 
     def __init__(self, roster: Roster, admission: Admission) -> None:

@@ -86,7 +86,7 @@ def decode_geometry(slots: Sequence[int], kv_read: int) -> Geometry:
 
 
 def join_geometry(decode: Geometry, slots: Sequence[int], prefill: Sequence[Span]) -> Geometry:
-    """The geometry of one decode row on each of `slots`, which alone have the geometry `decode`, and prefill spans."""
+    """The geometry of one decode row on each of `slots` (alone: `decode`) together with prefill spans."""
     rows = kv_read = history = squares = sampled = 0
     widest = decode.widest
     for span in prefill:

@@ -48,8 +48,8 @@ class Pacing:
     def allowance(self, alone: float, overhead: float) -> float:
         """Seconds that joined prefill may add to decode rows that take `alone` seconds.
 
-        overhead: fixed seconds of joining at all. Much less than EFFICIENT times of it would waste the ring, so that
-        much is allowed; who is owed time then decides how often.
+        overhead: fixed seconds of joining at all. Much less than EFFICIENT times of it would waste the ring, so
+        that much is allowed; who is owed time then decides how often.
         """
         policy = self._policy
         wanted = max(policy.joined_share * alone, EFFICIENT * overhead)

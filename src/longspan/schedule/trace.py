@@ -17,7 +17,7 @@ from longspan.schedule.span import IterationResult, Phase, StageTiming
 
 
 class SpanShape(msgspec.Struct, frozen=True, gc=False):
-    """One span without its tokens: `rows` new rows behind a history of `start` positions, of which `sampled` are sampled."""
+    """One span without its tokens: `rows` new rows, `sampled` of them sampled, behind `start` positions."""
 
     sequence: int
     slot: int

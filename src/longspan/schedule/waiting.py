@@ -50,18 +50,22 @@ class WaitingQueue:
         return len(self._ordered)
 
     def due(self, sequence: Sequence) -> float:
-        """The time by which the sequence is compared with others. A deadline cancels the length penalty in time."""
+        """The time by which sequences are compared, also of running ones with prefill rows left.
+
+        A deadline cancels the penalty of length in time. A replay, whose stream is open, gains a level of priority.
+        """
         policy = self._policy
         base = sequence.arrival + sequence.priority * policy.aging_seconds
-        due = base + policy.patience * max(0, sequence.prefill_end - 1)
+        rows = sequence.prefill_remaining
+        if sequence.generated:
+            return base - policy.aging_seconds
+        due = base + policy.patience * (rows - 1)
         if sequence.request.deadline is not None:
-            due = max(base, min(due, sequence.request.deadline - policy.patience * sequence.prefill_end))
-        if sequence.resumed:
-            due = base - policy.aging_seconds
+            due = max(base, min(due, sequence.request.deadline - policy.patience * rows))
         return due
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence, or one that lost its slot (which gains one level of priority)."""
+        """Queue a new sequence, or one that lost its slot."""
         bisect.insort(self._ordered, (self.due(sequence), sequence.id, sequence))
         members = self._classes.setdefault(sequence.priority, _PriorityClass()).members
         members[sequence.id] = sequence

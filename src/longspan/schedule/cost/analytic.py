@@ -3,9 +3,9 @@
     seconds = c + d + s (passes - 1) + b x + h y + g L + a (2 L x + x^2),  sums over the sequences of the iteration
 
 c: fixed cost of an iteration (launch, weights). d: the same, in addition when decode rows run. s: each further pass
-over the layers. b: a row. h: a sampled row, which passes the output matrix. g: a position of KV read. a: an attention
-pair. The last two follow from counting the operations of attention with x new rows behind a history of L. All weights
-are costs and therefore never negative.
+over the layers. b: a row. h: a sampled row, which passes the output matrix. g: a position of KV read. a: an
+attention pair. The last two follow from counting the operations of attention with x new rows behind a history of L.
+All weights are costs and therefore never negative.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ RIDGE = 1e-6
 class AnalyticCost(CostModel):
     """Recursive least squares with forgetting and non-negative weights.
 
-    Observations are weighted by 1 / seconds^2, so that the relative error is what is made small. The normal equations
-    are updated at each observation and improved by two sweeps of non-negative coordinate descent, which starts from
-    the weights before.
+    Observations are weighted by 1 / seconds^2, so that the relative error is what is made small. The normal
+    equations are updated at each observation and improved by two sweeps of non-negative coordinate descent, which
+    starts from the weights before.
     """
 
     name = "analytic"
@@ -40,7 +40,7 @@ class AnalyticCost(CostModel):
 
     @property
     def weights(self) -> dict[str, float]:
-        """Seconds of: an iteration, one with decode rows, a further pass, a row, a sampled row, 1000 KV, 1e6 pairs."""
+        """Seconds by the letters above; g for 1000 positions, a for 1e6 pairs."""
         return dict(zip("cdsbhga", self._weights, strict=True))
 
     def predict(self, geometry: Geometry) -> float:

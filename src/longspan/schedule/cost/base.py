@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import abc
-import math
 
 from longspan.schedule.geometry import Geometry
+
+SHORTEST, LONGEST = 1e-9, 1e6
+"""Seconds that an iteration may plausibly take; anything else, or no number, teaches nothing."""
 
 
 class CostModel(abc.ABC):
     """Predicts one stage's seconds for one iteration, and learns from what it really took.
 
     A prediction only rests on observations that were made before it. Nothing here raises: geometry without rows and
-    times that are not finite and positive are ignored.
+    times outside of SHORTEST and LONGEST are ignored.
     """
 
     name: str
@@ -31,7 +33,7 @@ class CostModel(abc.ABC):
 
     def observe(self, geometry: Geometry, seconds: float) -> None:
         """Learn from one iteration."""
-        if geometry.rows > 0 and geometry.sequences > 0 and math.isfinite(seconds) and seconds > 0:
+        if geometry.rows > 0 and geometry.sequences > 0 and SHORTEST <= seconds <= LONGEST:
             self.observations += 1
             self._learn(geometry, seconds)
 
