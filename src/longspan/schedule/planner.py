@@ -176,9 +176,9 @@ class Planner:
 
     def _decode_spans(self, slots: list[int]) -> tuple[list[Span], Geometry]:
         """One row on each of the slots, and their geometry."""
-        owners = self._roster.slots.owners spans = [owners[slot].decode_span() for slot in slots]  # type:
-        ignore[union-attr]  # ready slots have owners return spans, decode_geometry(slots, sum([span.start for span
-        in spans]))
+        owners = self._roster.slots.owners
+        spans = [owner.decode_span() for slot in slots if (owner := owners[slot]) is not None]
+        return spans, decode_geometry(slots, sum([span.start for span in spans]))
 
     def _prefill_before_decode(self, prompt: Prompt, now: float) -> list[Span]:
         """Spans of an iteration without decode rows although some are ready; empty when it is not their turn."""
