@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from longspan.errors import UsageError
 from longspan.schedule.geometry import Geometry
 
@@ -25,21 +27,36 @@ def two_core_cost(geometry: Geometry) -> float:
     """SmolLM2-135M Q4_0 on two CPU cores, fitted by hand to measured calls of llama.cpp.
 
     5.9 ms a pass over the layers and 2.44 ms a row give 8.3 ms for one row (measured 8.3), 16 for four rows on
-    consecutive slots (16), 33 on scattered slots (32), 25 for a window of 8 (26), 162 for one of 64 (162). Attention:
-    0.115 us a pair of query and key, from 4 x 576 x 30 multiply-adds at the rate of the rows.
+    consecutive slots (16), 33 on scattered slots (32), 25 for a window of 8 (26), 162 for one of 64 (162).
+    Attention: 0.115 us a pair of query and key, from 4 x 576 x 30 multiply-adds at the rate of the rows.
     """
     attention = 0.115e-6 * (geometry.history_rows + geometry.square_rows / 2)
     return 5.9e-3 * geometry.sub_batches + 2.44e-3 * geometry.rows + attention
 
 
-STAGE_COSTS: dict[str, StageCost] = {"reference": reference_cost, "two-cores": two_core_cost}
+class StageModel(msgspec.Struct, frozen=True):
+    """What a stage is modelled after.
+
+    cost: seconds by geometry. exact_rows: the exact-row limit that goes with it. time_unit: how much slower a
+    prefill row is than in the reference; scenarios spread their arrivals by it, so that the load is the same.
+    """
+
+    cost: StageCost
+    exact_rows: int
+    time_unit: float
 
 
-def stage_cost(name: str) -> StageCost:
-    """A cost function by name. Raises UsageError for an unknown name."""
-    if name not in STAGE_COSTS:
-        raise UsageError(f"there is no stage cost {name!r}; known are {', '.join(STAGE_COSTS)}")
-    return STAGE_COSTS[name]
+STAGE_MODELS: dict[str, StageModel] = {
+    "reference": StageModel(reference_cost, exact_rows=1 << 20, time_unit=1.0),
+    "two-cores": StageModel(two_core_cost, exact_rows=64, time_unit=2.44e-3 / 2e-6),
+}
+
+
+def stage_model(name: str) -> StageModel:
+    """A stage model by name. Raises UsageError for an unknown name."""
+    if name not in STAGE_MODELS:
+        raise UsageError(f"there are no stage costs {name!r}; known are {', '.join(STAGE_MODELS)}")
+    return STAGE_MODELS[name]
 
 
 def share_of(cost: StageCost, stages: int) -> StageCost:

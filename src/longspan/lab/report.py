@@ -13,7 +13,7 @@ from longspan.lab.simulation import Journey, Simulation
 class LabRow(msgspec.Struct, frozen=True, kw_only=True):
     """One policy in one scenario. Times are virtual.
 
-    makespan: first arrival to last token. ttft: arrival to first token. gap: between successive tokens of a request.
+    makespan: first arrival to last token. ttft: arrival to first token. gap: between successive tokens of one.
     p95_max_gap: 95th percentile over requests of each one's longest gap. mean_batch: spans an iteration.
     occupancy: rows of all iterations over the rows that the token budget would have allowed.
     cached_tokens: prompt tokens that were served from a cached prefix. stage_busy: share of the makespan, by stage.

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
 from longspan.errors import UsageError
-from longspan.lab.costs import stage_cost
+from longspan.lab.traces import trace_arrivals
 from longspan.lab.workload import Arrival, poisson_times, tokens_of
-
-_NO_EXACT_LIMIT = 1 << 20
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """A load and what it runs on.
 
-    arrivals: for a time unit (see `time_unit`). policies: compared by default. slots, token_budget, chunk: limits.
-    cells: positions over all slots; None: every slot has `cells_per_slot`.
+    arrivals: for a time unit, by which they are spread. policies: compared by default.
+    slots, cells_per_slot, token_budget, chunk: limits. cells: positions over all slots; None: every slot its own.
     """
 
     name: str
@@ -30,15 +29,6 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     cells: int | None = None
     token_budget: int = 2048
     chunk: int = 256
-
-
-def time_unit(costs: str) -> float:
-    """How much slower a prefill row is than in the reference; arrivals are spread by it, so that the load stays."""
-    cost = stage_cost(costs)
-    from longspan.schedule.geometry import Geometry
-
-    rows = [cost(Geometry(prefill_rows=rows, sequences=1, sub_batches=1)) for rows in (100, 200)]
-    return (rows[1] - rows[0]) / 100 / 2e-6
 
 
 def _staggered_prefill(unit: float) -> list[Arrival]:
@@ -146,6 +136,17 @@ def scenario(name: str) -> Scenario:
     return SCENARIOS[name]
 
 
-def exact_rows_of(costs: str) -> int:
-    """The exact-row limit that goes with a cost: 64 on the CPU, none in the reference."""
-    return 64 if costs == "two-cores" else _NO_EXACT_LIMIT
+def trace_scenario(kind: str, path: Path, *, requests: int, speed: float) -> Scenario:
+    """The first requests of a recorded trace; the slots share a pool that holds the two longest at least.
+
+    Raises UsageError as `trace_arrivals` does.
+    """
+    arrivals = trace_arrivals(kind, path, requests=requests, speed=speed)
+    longest = max(len(arrival.prompt) + arrival.answer for arrival in arrivals) + 1
+    return Scenario(
+        name=kind,
+        about=f"{len(arrivals)} requests of {path.name}",
+        arrivals=lambda unit: arrivals,
+        cells_per_slot=longest,
+        cells=max(2 * longest, 32 * 2048),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 
 from longspan.errors import LongspanError, QueueFullError
 from longspan.lab.oracle import serial_answer
@@ -44,7 +45,7 @@ class Journey:
     def gaps(self) -> list[float]:
         """Seconds between successive tokens."""
         times = self.token_times
-        return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(times)]
 
 
 class Simulation:

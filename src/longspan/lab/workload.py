@@ -21,8 +21,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
 def tokens_of(seed: int, count: int) -> tuple[int, ...]:
     """`count` tokens that depend on `seed` alone; the same seed gives the same prefix at every length."""
-    generator = random.Random(seed)
-    return tuple(generator.randrange(VOCABULARY) for _ in range(count))
+    return tuple(random.Random(seed).choices(range(VOCABULARY), k=count))
 
 
 def poisson_times(generator: random.Random, count: int, rate: float) -> list[float]:

@@ -55,10 +55,10 @@ class Filling:
         """The prompt that is due first; nothing is changed."""
         return self._next(set())
 
-    def fill(self, rows: int, target: int, now: float) -> list[Span]:
+    def fill(self, rows: int, target: int, first: Prompt, now: float) -> list[Span]:
         """Spans of an iteration without decode rows: about `target` rows, at most `rows`, or one whole piece.
 
-        A short prompt is not cut because of the target.
+        In all these methods `first` is what `next_prompt` gave. A short prompt is not cut because of the target.
         """
         limits, whole_rows = self._roster.limits, self._roster.policy.whole_rows
 
@@ -70,56 +70,58 @@ class Filling:
                 return piece.rows
             return min(piece.rows, limits.chunk, target - dealt)
 
-        return self._deal(rows, now, choose)
+        return self._deal(rows, first, now, choose)
 
-    def join(self, rows: int, now: float) -> list[Span]:
+    def join(self, rows: int, first: Prompt, now: float) -> list[Span]:
         """At most `rows` rows of spans that may run beside decode rows."""
         chunk = self._roster.limits.chunk
 
         def choose(prompt: Prompt, dealt: int) -> int:
             return 0 if prompt.piece.whole else min(prompt.piece.rows, chunk, rows - dealt)
 
-        return self._deal(rows, now, choose)
+        return self._deal(rows, first, now, choose)
 
-    def complete(self, rows: int, now: float) -> list[Span]:
+    def complete(self, rows: int, first: Prompt, now: float) -> list[Span]:
         """Spans of prompts that were not begun and end in this iteration, at most `rows` rows together."""
 
         def choose(prompt: Prompt, dealt: int) -> int:
             fits = prompt.fresh and not prompt.piece.whole and prompt.piece.rows <= rows - dealt
             return prompt.piece.rows if fits else 0
 
-        return self._deal(rows, now, choose)
+        return self._deal(rows, first, now, choose)
 
-    def whole_piece(self, now: float) -> list[Span]:
+    def whole_piece(self, first: Prompt, now: float) -> list[Span]:
         """The piece due first that must run alone, if there is one."""
         rows = self._roster.limits.rows
 
         def choose(prompt: Prompt, dealt: int) -> int:
             return prompt.piece.rows if prompt.piece.whole and not dealt else 0
 
-        return self._deal(rows, now, choose)
+        return self._deal(rows, first, now, choose)
 
-    def _deal(self, rows: int, now: float, choose: Callable[[Prompt, int], int]) -> list[Span]:
-        """Deal up to `rows` rows; `choose` says how many of a prompt, after so many were dealt; 0: pass by."""
+    def _deal(self, rows: int, first: Prompt, now: float, choose: Callable[[Prompt, int], int]) -> list[Span]:
+        """Deal up to `rows` rows, to `first` first.
+
+        `choose` says how many rows a prompt gets, after so many were dealt; 0: pass by.
+        """
         limits = self._roster.limits
         spans: list[Span] = []
         tried: set[int] = set()
         dealt = 0
-        while dealt < rows and len(spans) < limits.max_prefill_sequences:
-            prompt = self._next(tried)
-            if prompt is None:
-                break
+        prompt: Prompt | None = first
+        while prompt is not None and dealt < rows:
             tried.add(prompt.sequence.id)
             taken = choose(prompt, dealt)
-            if taken <= 0 < prompt.piece.rows:
-                continue
-            if prompt.placement is not None:
-                self._admission.admit(prompt.sequence, prompt.placement, now)
-            if taken > 0:
-                spans.append(prompt.sequence.prefill_span(taken))
-                dealt += taken
-                if prompt.sequence.prefill_remaining <= 0:
-                    self._roster.prefilled(prompt.sequence)
+            if taken > 0 or not prompt.piece.rows:
+                if prompt.placement is not None:
+                    self._admission.admit(prompt.sequence, prompt.placement, now)
+                if taken > 0:
+                    spans.append(prompt.sequence.prefill_span(taken))
+                    dealt += taken
+                    if prompt.sequence.prefill_remaining <= 0:
+                        self._roster.prefilled(prompt.sequence)
+            full = dealt >= rows or len(spans) >= limits.max_prefill_sequences
+            prompt = None if full else self._next(tried)
         return spans
 
     def _next(self, tried: set[int]) -> Prompt | None:

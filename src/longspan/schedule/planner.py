@@ -113,13 +113,15 @@ class Planner:
         prefill = self._prefill_before_decode(prompt, now) if prompt is not None else []
         slots = self._decode_slots() if not prefill else []
         spans, decode = self._decode_spans(slots)
+        if slots and prompt is not None and self.limits.pooled:
+            prompt = self._filling.next_prompt()  # making room may have taken its place away
         joining = NOTHING_JOINED
         if prompt is not None and not prefill:
             if not spans:
                 prefill = self._prefill_alone(prompt, now)
             elif not self._prefill_only_in_a_row:
                 joining = self._pacing.join(decode, prompt.start, self.limits.free_rows - decode.rows, now)
-                prefill = self._filling.join(joining.rows, now)
+                prefill = self._filling.join(joining.rows, prompt, now)
         if not spans and not prefill:
             return None
         return self._send(_Draft(streams, slots, spans, decode, prefill, joining), now)
@@ -188,12 +190,12 @@ class Planner:
         if not pacing.mixes(now):
             return self._prefill_alone(prompt, now) if pacing.debt <= 0 else []
         if prompt.piece.whole:
-            return self._filling.whole_piece(now) if pacing.debt <= 0 else []
+            return self._filling.whole_piece(prompt, now) if pacing.debt <= 0 else []
         rows = min(self.limits.free_rows, self.policy.whole_rows)
         if prompt.fresh and 0 < prompt.piece.rows <= rows:
             waited = now - prompt.sequence.arrival
             if pacing.short_prompt_first(self._last_decode, prompt.start, prompt.piece.rows, waited):
-                return self._filling.complete(rows, now)
+                return self._filling.complete(rows, prompt, now)
         if pacing.prefill_is_behind(Geometry().joined(prompt.start, self.limits.free_rows)):
             return self._prefill_alone(prompt, now)
         return []
@@ -202,7 +204,8 @@ class Planner:
         """Prefill spans of an iteration without decode rows; `prompt` is due first."""
         rows = self.limits.free_rows
         contended = bool(self._roster.decoding) or self._filling.contended
-        return self._filling.fill(rows, self._pacing.prefill_rows(prompt.start, rows, contended), now)
+        target = self._pacing.prefill_rows(prompt.start, rows, contended)
+        return self._filling.fill(rows, target, prompt, now)
 
     # --------------------------------------------------------------------------------------------------- results
 
@@ -246,13 +249,7 @@ class Planner:
         if sequence.computed >= sequence.confirm_at:
             self._roster.slots.confirm(sequence)
         if committed:
-            self._roster.events.append(
-                TokensCommitted(
-                    sequence.id,
-                    tuple([sample.token for sample in committed]),
-                    tuple([sample.logprob for sample in committed if sample.logprob is not None]),
-                )
-            )
+            self._roster.events.append(_tokens_committed(sequence.id, committed))
 
     def abandon(self, now: float, limits: Limits | None = None) -> list[Event]:
         """The ring is lost: nothing in flight comes back, and no stage holds any KV.
@@ -286,3 +283,14 @@ class Planner:
     def statistics(self, now: float) -> PlannerStatistics:
         """State and totals."""
         return snapshot(self._roster, self._pacing, self._counters, len(self._in_flight), now)
+
+
+def _tokens_committed(sequence: int, samples: tuple[Sample, ...]) -> TokensCommitted:
+    if len(samples) == 1:  # the rule for decode rows; worth a short way
+        (sample,) = samples
+        return TokensCommitted(sequence, (sample.token,), () if sample.logprob is None else (sample.logprob,))
+    return TokensCommitted(
+        sequence,
+        tuple(sample.token for sample in samples),
+        tuple(sample.logprob for sample in samples if sample.logprob is not None),
+    )

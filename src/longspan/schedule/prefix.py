@@ -106,6 +106,6 @@ def _hashes(sequence: Sequence, length: int) -> list[int]:
     hashes = sequence.hashes
     previous = hashes[-1] if hashes else hash((sequence.request.cache_salt,))
     for start in range(len(hashes) * BLOCK, length - BLOCK + 1, BLOCK):
-        previous = hash((previous, *sequence.tokens[start : start + BLOCK]))
+        previous = hash((previous, tuple(sequence.tokens[start : start + BLOCK])))
         hashes.append(previous)
     return hashes

@@ -14,7 +14,7 @@ SubBatch = list[tuple[int, int, int]]
 
 
 def sub_batches(spans: Sequence[tuple[int, int]], limit: int) -> list[SubBatch]:
-    """The sub-batches of a batch of spans given as (slot, rows), ordered by slot, with at most `limit` rows each."""
+    """The sub-batches of spans given as (slot, rows), ordered by slot, with at most `limit` rows each."""
     remaining = [rows for _, rows in spans]
     first = 0
     batches: list[SubBatch] = []
