@@ -34,7 +34,10 @@ class Family(NamedTuple):
     summary: str
 
 
-FAMILIES: tuple[Family, ...] = (Family("bench", CHECK, "measure what things cost on this machine"),)
+FAMILIES: tuple[Family, ...] = (
+    Family("bench", CHECK, "measure what things cost on this machine"),
+    Family("lab", CHECK, "run the real planner in virtual time"),
+)
 
 COMMANDS: tuple[Command, ...] = (
     Command("demo", "longspan.cli.demo:demo", SERVE, "see it answer, split over processes with slow links"),
@@ -59,4 +62,7 @@ COMMANDS: tuple[Command, ...] = (
         CHECK,
         "what long prompts do to streams that decode",
     ),
+    Command("bench planner", "longspan.cli.bench_planner:bench_planner", CHECK, "what a plan costs"),
+    Command("lab list", "longspan.cli.lab:lab_list", CHECK, "the scenarios and policies there are"),
+    Command("lab run", "longspan.cli.lab:lab_run", CHECK, "run a scenario under policies, and compare them"),
 )

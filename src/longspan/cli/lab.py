@@ -21,6 +21,11 @@ AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 def lab_list(*, json: bool = False) -> None:
     """List the scenarios and policies of the lab.
 
+    For example:
+
+        longspan lab list
+        longspan lab list --json
+
     Parameters
     ----------
     json
