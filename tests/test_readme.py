@@ -103,9 +103,9 @@ def test_the_table_shows_every_figure_that_was_measured() -> None:
 
 
 def test_a_figure_is_found_in_rows_too() -> None:
-    figure = results.Figure("", ("rows", "policy=mixed", "makespan_ms"), "{:.1f} ms")
-    result = {"rows": [{"policy": "bounded", "makespan_ms": 2.0}, {"policy": "mixed", "makespan_ms": 1.0}]}
-    assert results.figure_text(figure, result) == "1.0 ms"
+    figure = results.Figure("", ("rows", "policy=mixed", "makespan_ms"), "{:.1f} ms", ("noise",))
+    rows = [{"policy": "bounded", "makespan_ms": 2.0}, {"policy": "mixed", "makespan_ms": 1.0}]
+    assert results.figure_text(figure, {"rows": rows, "noise": 0.015}) == "1.0 ms (noise 1.5%)"
 
 
 def test_every_measurement_is_a_command_of_ours() -> None:

@@ -31,11 +31,16 @@ END = "<!-- end of results -->"
 
 
 class Figure(NamedTuple):
-    """One line of the table. `path` leads through the JSON: keys, indices, or key=value picking a row of a list."""
+    """One line of the table.
+
+    path leads through the JSON: keys, indices, or "key=value" picking a row of a list. noise: the path of the share
+    by which repeats of the measurement differ, if the command gives it.
+    """
 
     text: str
     path: tuple[str | int, ...]
     form: str
+    noise: tuple[str | int, ...] = ()
 
 
 class Measurement(NamedTuple):
@@ -48,7 +53,7 @@ class Measurement(NamedTuple):
 
 MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement(
-        "certify",
+        "certify-2",
         "longspan certify demo --stages 2 --json",
         (
             Figure("largest difference of a logit, whole model against two stages", ("max_abs_difference",), "{}"),
@@ -56,13 +61,89 @@ MEASUREMENTS: tuple[Measurement, ...] = (
         ),
     ),
     Measurement(
+        "certify-3",
+        "longspan certify demo --stages 3 --json",
+        (Figure("the same against three stages", ("max_abs_difference",), "{}"),),
+    ),
+    Measurement(
         "ring",
         "longspan bench ring --json",
         (
-            Figure("decoding, against a bare llama_decode loop", ("decode_ratio_to_bare",), "{:.2f} ×"),
-            Figure("what a hop costs besides compute and wire", ("hop_overhead_ms",), "{:.2f} ms"),
-            Figure("reading the residual out of 15 layers", ("callback_overhead_ms",), "{:.2f} ms"),
-            Figure("memory of half a model, against the whole", ("stage_memory_ratio",), "{:.2f} ×"),
+            Figure(
+                "decoding, against a bare llama_decode loop",
+                ("decode_ratio_to_bare",),
+                "{:.2f} ×",
+                ("decode_noise",),
+            ),
+            Figure(
+                "what a hop takes besides compute, on loopback", ("hop_overhead_ms",), "{:.2f} ms", ("hop_noise",)
+            ),
+            Figure(
+                "reading the residual stream out of half a model",
+                ("callback_overhead_ms",),
+                "{:.2f} ms",
+                ("callback_noise",),
+            ),
+            Figure(
+                "memory of a stage with half the layers, against the whole", ("stage_memory_ratio",), "{:.2f} ×"
+            ),
+        ),
+    ),
+    Measurement(
+        "planner",
+        "longspan bench planner --json",
+        (
+            Figure(
+                "planning an iteration, 64 requests running", ("rows", "running=64", "plan_us_p50"), "{:.0f} µs"
+            ),
+            Figure("the same, 512 running and 4,096 waiting", ("rows", "running=512", "plan_us_p50"), "{:.0f} µs"),
+        ),
+    ),
+    Measurement(
+        "staggered-prefill",
+        "longspan lab run staggered-prefill --json",
+        (
+            Figure(
+                "lab: mixed iterations against bounded prefill, makespan",
+                ("changes", "against=bounded", "percent", "makespan_ms"),
+                "{:+.1f} %",
+            ),
+            Figure(
+                "lab: the same, 95th percentile of the first token",
+                ("changes", "against=bounded", "percent", "p95_ttft_ms"),
+                "{:+.1f} %",
+            ),
+        ),
+    ),
+    Measurement(
+        "interference",
+        "longspan bench interference --json",
+        (
+            Figure(
+                "long prompts beside decoding, mixed against homogeneous: throughput",
+                ("stages=1", "throughput_ratio"),
+                "{:.2f} ×",
+                ("stages=1", "noise"),
+            ),
+            Figure(
+                "the same, longest gap of a stream",
+                ("stages=1", "max_gap_ratio"),
+                "{:.2f} ×",
+                ("stages=1", "noise"),
+            ),
+        ),
+    ),
+    Measurement(
+        "concurrency",
+        "longspan bench concurrency --json",
+        tuple(
+            Figure(
+                f"throughput at {count} request{'s' if count > 1 else ''}, against llama.cpp's own server",
+                ("rows", f"concurrency={count}", "ratio"),
+                "{:.2f} ×",
+                ("rows", f"concurrency={count}", "noise"),
+            )
+            for count in (1, 4, 8)
         ),
     ),
 )
@@ -97,15 +178,20 @@ def measure(measurement: Measurement) -> None:
 
 
 def figure_text(figure: Figure, result: Any) -> str:
-    """A figure as it stands in the table. Raises KeyError or IndexError when the result does not have it."""
-    value = result
-    for step in figure.path:
+    """A figure as it stands in the table. Raises KeyError or StopIteration when the result does not have it."""
+    text = figure.form.format(value_at(figure.path, result))
+    return f"{text} (noise {value_at(figure.noise, result):.1%})" if figure.noise else text
+
+
+def value_at(path: tuple[str | int, ...], value: Any) -> Any:
+    """What stands at a path of a JSON document."""
+    for step in path:
         if isinstance(step, str) and "=" in step:
             key, _, wanted = step.partition("=")
             value = next(row for row in value if str(row[key]) == wanted)
         else:
             value = value[step]
-    return figure.form.format(value)
+    return value
 
 
 def table() -> str:

@@ -34,6 +34,20 @@ def test_numbers_stand_right_and_texts_left() -> None:
     ]
 
 
+def test_what_does_not_fit_takes_several_lines() -> None:
+    table = format_table(
+        ["name", "what it is"], [["first", "one two three four five"], ["second", "six"]], width=20
+    )
+    assert table.split("\n") == [
+        "name    what it is",
+        "──────  ────────────",
+        "first   one two",
+        "        three four",
+        "        five",
+        "second  six",
+    ]
+
+
 def test_a_table_without_rows_shows_its_headings() -> None:
     assert format_table(["a", "b"], [], width=80).splitlines()[0] == "a  b"
 
@@ -45,7 +59,7 @@ cells = st.one_of(st.none(), st.integers(), st.floats(allow_nan=False), st.text(
 def test_a_table_fits_the_terminal(rows: list[list[object]]) -> None:
     table = format_table([f"heading {column}" for column in range(len(rows[0]))], rows, width=80)
     lines = table.split("\n")
-    assert len(lines) == len(rows) + 2
+    assert len(lines) >= len(rows) + 2
     assert max(len(line) for line in lines) <= 80
 
 

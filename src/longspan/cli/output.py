@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -40,8 +42,9 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 def format_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None) -> str:
     """A table as text: numbers to the right, texts to the left, no line wider than the terminal.
 
-    None is shown as a dash, a float with two digits after the point. When the columns do not fit, the widest is
-    cut, and "…" stands where it was cut. width: columns of the terminal; asked from the terminal when None.
+    None is shown as a dash, a float with two digits after the point. When the columns do not fit, the widest ones
+    are made narrower, and their texts take several lines.
+    width: columns of the terminal; asked from the terminal when None.
     """
     lines = [list(headings), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
@@ -50,13 +53,17 @@ def format_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, w
         widths[widths.index(max(widths))] -= 1
     numeric = [all(_is_number(line[column]) for line in lines[1:]) for column in range(len(headings))]
     lines.insert(1, ["─" * column_width for column_width in widths])
-    return "\n".join(
-        _GAP.join(
-            _fit(text, column_width, right=right)
-            for text, column_width, right in zip(line, widths, numeric, strict=True)
+    return "\n".join(text for line in lines for text in _lines_of_row(line, widths, numeric))
+
+
+def _lines_of_row(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> Iterator[str]:
+    """The lines that one row takes."""
+    wrapped = [textwrap.wrap(text, width) or [""] for text, width in zip(cells, widths, strict=True)]
+    for parts in itertools.zip_longest(*wrapped, fillvalue=""):
+        columns = zip(parts, widths, numeric, strict=True)
+        yield _GAP.join(
+            text.rjust(width) if right else text.ljust(width) for text, width, right in columns
         ).rstrip()
-        for line in lines
-    )
 
 
 def _cell(value: object) -> str:
@@ -73,10 +80,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return text == _NOTHING
     return True
-
-
-def _fit(text: str, width: int, *, right: bool) -> str:
-    """Cut or fill a text to exactly `width` characters."""
-    if len(text) > width:
-        text = text[: width - 1] + "…"
-    return text.rjust(width) if right else text.ljust(width)
