@@ -95,6 +95,10 @@ def test_the_table_is_what_was_measured() -> None:
     assert results.with_table(readme) == readme, "run: make bench ARGS=--table"
 
 
+def test_the_index_of_results_is_in_step() -> None:
+    assert results.INDEX.read_text(encoding="utf-8") == results.index(), "run: make bench ARGS=--table"
+
+
 def test_the_table_shows_every_figure_that_was_measured() -> None:
     for measurement in results.MEASUREMENTS:
         if (results.RESULTS / f"{measurement.name}.json").exists():

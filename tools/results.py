@@ -5,7 +5,7 @@
     python tools/results.py --table      only write the README's table from what was measured before
 
 Each measurement is one `longspan … --json` command. Its answer goes to docs/results/NAME.json, together with the
-command, the date, the commit and the machine.
+command, the date, the commit and the machine; docs/results/README.md lists them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from longspan.observe.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
+INDEX = RESULTS / "README.md"
 README = ROOT / "README.md"
 BEGIN = "<!-- results: written by `make bench` -->"
 END = "<!-- end of results -->"
@@ -194,24 +195,55 @@ def value_at(path: tuple[str | int, ...], value: Any) -> Any:
     return value
 
 
+def measured() -> Iterator[tuple[Measurement, dict[str, Any]]]:
+    """Every measurement that has a result file, with what the file holds."""
+    for measurement in MEASUREMENTS:
+        path = RESULTS / f"{measurement.name}.json"
+        if path.exists():
+            yield measurement, json.loads(path.read_text(encoding="utf-8"))
+
+
 def table() -> str:
     """The README's table of all results that have been measured, with the machine they were measured on."""
     lines = ["| what | result | measured by |", "|---|---|---|"]
     machines: dict[str, None] = {}
-    for measurement in MEASUREMENTS:
-        path = RESULTS / f"{measurement.name}.json"
-        if not path.exists():
-            continue
-        record = json.loads(path.read_text(encoding="utf-8"))
-        machine = record["machine"]
-        machines[
-            f"{machine['cores']:g} cores {machine['processor']}, {machine['system']}, "
-            f"llama.cpp b{machine['llama.cpp']}, {record['date']}"
-        ] = None
+    for measurement, record in measured():
+        machines[machine_text(record)] = None
         for figure in measurement.figures:
             text = figure_text(figure, record["result"])
-            lines.append(f"| {figure.text} | {text} | [`{measurement.command}`](docs/results/{path.name}) |")
-    return "\n".join([*lines, "", f"On {'; '.join(machines)}."]) if machines else "Nothing has been measured yet."
+            file = f"docs/results/{measurement.name}.json"
+            lines.append(f"| {figure.text} | {text} | [`{measurement.command}`]({file}) |")
+    return (
+        "\n".join([*lines, "", f"On {'; '.join(machines)}. [When, and at which commit](docs/results/README.md)."])
+        if machines
+        else "Nothing has been measured yet."
+    )
+
+
+def index() -> str:
+    """The page that says where and when each result was measured."""
+    lines = [
+        "# Results",
+        "",
+        "Written by `make bench`. Each file holds the whole answer of its command.",
+        "",
+        "| file | command | date | commit | machine |",
+        "|---|---|---|---|---|",
+    ]
+    for measurement, record in measured():
+        file = f"{measurement.name}.json"
+        lines.append(
+            f"| [{file}]({file}) | `{record['command']}` | {record['date']} | {record['commit']} "
+            f"| {machine_text(record)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def machine_text(record: dict[str, Any]) -> str:
+    """The machine of a result in one line."""
+    machine = record["machine"]
+    cores = f"{machine['cores']:g} cores of {machine['processor']}"
+    return f"{cores}, {machine['system']}, llama.cpp b{machine['llama.cpp']}"
 
 
 def with_table(readme: str) -> str:
@@ -231,8 +263,13 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     for measurement in MEASUREMENTS:
         if measurement.name in names or not arguments:
-            measure(measurement)
+            try:
+                measure(measurement)
+            except subprocess.CalledProcessError as error:
+                sys.stderr.write(f"{measurement.command} ended with exit code {error.returncode}\n")
+                return 1
     README.write_text(with_table(README.read_text(encoding="utf-8")), encoding="utf-8")
+    INDEX.write_text(index(), encoding="utf-8")
     return 0
 
 
