@@ -171,7 +171,7 @@ def certify(
     started = time.perf_counter()
     generator = np.random.default_rng(seed)
     description = source.description
-    length = min(160, description.context_length)
+    length = min(112, description.context_length)
     whole = _Chain(source, [(0, description.layers)], length, threads, "float32", library)
     tokens = [
         [int(token) for token in generator.integers(0, description.vocabulary, length)] for _ in range(SEQUENCES)

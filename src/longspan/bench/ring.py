@@ -28,7 +28,7 @@ from longspan.ring.llama_loader import LlamaLoader
 from longspan.ring.ring_plan import RingPlan, StagePlace
 from longspan.ring.stage_process import StageOptions
 from longspan.runtime.llama.context import LlamaContext
-from longspan.runtime.llama.residual import ResidualReader
+from longspan.runtime.llama.graph_tap import GraphTap
 from longspan.schedule.span import Iteration, IterationResult, Phase, Span
 
 PROMPT = "A bridge is a structure that carries a road, a path or a railway over"
@@ -129,32 +129,32 @@ def _callback(source: ModelSource, layers: int, threads: int, rounds: int) -> tu
     path = source.stage_file(0, layers)
     width = source.description.width
     name = f"{find_architecture(source.description.architecture).residual}-{layers - 1}"
-    reader = ResidualReader(library, name, width, 64)
+    tap = GraphTap(library, name, width, 64)
     contexts = [
         LlamaContext(
             library, path, slots=1, cells=CONTEXT, threads=threads, max_rows=64, max_outputs=64, callback=callback
         )
-        for callback in (reader.callback, None)
+        for callback in (tap.callback, None)
     ]
     row = np.random.default_rng(0).standard_normal((1, width)).astype(np.float32)
     zero = np.zeros(1, np.int32)
 
-    def measure(context: LlamaContext, read: ResidualReader | None) -> float:
+    def measure(context: LlamaContext, tap: GraphTap | None) -> float:
         context.trim(0, 0)
         seconds: list[float] = []
         for position in range(96):
             started = time.perf_counter()
-            if read is not None:
-                read.prepare()
+            if tap is not None:
+                tap.prepare(row, 1)
             failure = context.decode(row, np.array([position], np.int32), zero, None)
-            if failure or (read is not None and not read.finish(1, 1)):
+            if failure or (tap is not None and not tap.finish(1, 1)):
                 raise RingError(f"the stage could not run: {failure or 'no residual'}")
             seconds.append(time.perf_counter() - started)
         return statistics.median(seconds[16:])
 
     try:
-        measure(contexts[0], reader), measure(contexts[1], None)
-        found = abba(lambda: measure(contexts[0], reader), lambda: measure(contexts[1], None), rounds)
+        measure(contexts[0], tap), measure(contexts[1], None)
+        found = abba(lambda: measure(contexts[0], tap), lambda: measure(contexts[1], None), rounds)
     finally:
         for context in contexts:
             context.close()
@@ -167,7 +167,7 @@ class _Ring:
     def __init__(self, source: ModelSource, model: str, threads: int, stages: int) -> None:
         self._source = source
         self._options = StageOptions(model, threads=threads)
-        self._ranges = even_splits(source.description.layers, stages)
+        self._ranges = even_splits(source.description.layers, stages, source.description.cut_multiple)
         self._results: asyncio.Queue[IterationResult | RingError] = asyncio.Queue()
         self._embedding = source.token_embedding()
         self._number = 0

@@ -60,7 +60,13 @@ def certify(
 
     source = resolve(model, progress=ProgressBars())
     layers = source.description.layers
-    ranges = parse_splits(splits, layers) if splits is not None else even_splits(layers, stages)
+    ranges = (
+        parse_splits(splits, layers)
+        if splits is not None
+        else even_splits(layers, stages, source.description.cut_multiple)
+    )
+    for start, end in ranges:
+        source.check_range(start, end)
     with progress_line() as show:
         certificate = compare(
             source, ranges, threads=threads, dtype=activation_dtype, library=library, report=_steps(show)

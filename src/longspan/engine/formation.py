@@ -27,6 +27,8 @@ class Formation:
         self._source = source
         self._remote = tuple(parse_address(address) for address in options.ring)
         self.ranges = self._ranges()
+        for start, end in self.ranges:
+            source.check_range(start, end)
         description = source.description
         if options.activation_dtype not in description.activation_dtypes:
             raise UsageError(
@@ -94,7 +96,7 @@ class Formation:
         options, layers = self._options, self._source.description.layers
         count = len(self._remote) + (1 if options.hold_first_stage else 0) if self._remote else options.stages
         if options.splits is None:
-            return even_splits(layers, count)
+            return even_splits(layers, count, self._source.description.cut_multiple)
         ranges = parse_splits(options.splits, layers)
         if (self._remote or options.stages > 1) and len(ranges) != count:
             raise UsageError(

@@ -38,7 +38,7 @@ class LlamaLoader:
     ) -> None:
         description = source.description
         self._source = source
-        self._residual = find_architecture(description.architecture).residual
+        self._architecture = find_architecture(description.architecture)
         self._threads = threads or default_threads()
         self._library = library
         self._sampler = sampler
@@ -62,7 +62,8 @@ class LlamaLoader:
             slots=assignment.slots,
             cells_per_slot=assignment.cells_per_slot,
             threads=self._threads,
-            residual=self._residual,
+            residual=self._architecture.residual,
+            input_tensor=self._architecture.input_tensor,
             width=self.width,
             sampler=self._sampler,
         )

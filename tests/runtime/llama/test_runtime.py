@@ -349,26 +349,26 @@ def test_a_context_too_short_to_measure_is_exact_one_row_at_a_time(
 # -------------------------------------------------------------------------------------------------- the residual
 
 
-def test_the_reader_counts_once_it_has_learned(stages: Callable[..., Stages]) -> None:
+def test_the_tap_counts_once_it_has_learned(stages: Callable[..., Stages]) -> None:
     split = stages("Q8_0", 2)
-    reader = split.first()._reader
-    assert reader is not None
+    tap = split.first()._tap
+    assert tap is not None
     split.logits([span(0, 0, PROMPT)])
     split.logits([span(0, len(PROMPT), [5])])
-    assert reader._counting
+    assert tap._counting
 
 
-@pytest.mark.parametrize("learned", [(1, 1), (3, 50), (40, 1000), (10**6, 10**6)])
+@pytest.mark.parametrize("learned", [((1,), 1), ((3,), 50), ((40,), 1000), ((10**6,), 10**6)])
 def test_a_surprise_in_the_graph_costs_a_repeat_and_nothing_else(
-    stages: Callable[..., Stages], truths: dict[str, Truth], learned: tuple[int, int]
+    stages: Callable[..., Stages], truths: dict[str, Truth], learned: tuple[tuple[int, ...], int]
 ) -> None:
     split = stages("Q8_0", 2)
-    reader = split.first()._reader
-    assert reader is not None
+    tap = split.first()._tap
+    assert tap is not None
     split.logits([span(0, 0, PROMPT), span(3, 0, [5, 6])])
     tokens = list(PROMPT)
     for _ in range(3):
-        reader._learned, reader._named_runs = learned, 0
+        tap._learned, tap._named_runs = learned, 0
         calls = _count_calls(split.first())
         found = split.logits([span(0, len(tokens), [50, 51, 52]), span(3, 2, [7])])
         assert len(calls) == 2, "the surprise was not noticed"
@@ -376,11 +376,11 @@ def test_a_surprise_in_the_graph_costs_a_repeat_and_nothing_else(
             assert np.array_equal(found[row], truths["Q8_0"].after([*tokens, 50, 51, 52][: len(tokens) + row + 1]))
         assert np.array_equal(found[3], truths["Q8_0"].after([5, 6, 7]))
         tokens += [50, 51, 52]
-    assert reader._penalty == 8, "each surprise makes it look at names for longer"
+    assert tap._penalty == 8, "each surprise makes it look at names for longer"
     for _ in range(12):
         split.logits([span(0, len(tokens), [9])])
         tokens.append(9)
-    assert reader._counting, "and then it counts again"
+    assert tap._counting, "and then it counts again"
 
 
 def _count_calls(runtime: LlamaRuntime) -> list[int]:

@@ -21,8 +21,9 @@ _FLASH_ATTENTION_AUTO = -1
 class LlamaContext:
     """A loaded stage file with `slots` KV streams of `cells` positions each.
 
-    Rows come in as embeddings, never as tokens. At most `max_rows` rows a call, of which `max_outputs` may be
-    marked as outputs. Not thread-safe.
+    Rows come in as embeddings; with `by_token` the batch holds placeholders, and the callback writes the rows over
+    a tensor of the graph. At most `max_rows` rows a call, of which `max_outputs` may be marked as outputs. Not
+    thread-safe.
     """
 
     def __init__(
@@ -37,11 +38,14 @@ class LlamaContext:
         max_outputs: int,
         callback: Any = None,
         unified: bool = False,
+        by_token: bool = False,
     ) -> None:
         self._library = library
         self._callback = callback
+        self._by_token = by_token
         self._model: int | None = None
         self._context: int | None = None
+        self._keeps_hidden = False
         library.explain()
         self._model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
         if not self._model:
@@ -87,6 +91,9 @@ class LlamaContext:
         addresses = self._sequence_ids.ctypes.data + 4 * np.arange(max_rows, dtype=np.uintp)
         self._sequence_pointers = np.ascontiguousarray(addresses)
         self._batch = Batch()
+        if self._by_token:
+            self._tokens = np.zeros(max_rows, np.int32)
+            self._batch.token = self._tokens.ctypes.data_as(POINTER(c_int32))
         self._batch.pos = self._positions.ctypes.data_as(POINTER(c_int32))
         self._batch.n_seq_id = self._counts.ctypes.data_as(POINTER(c_int32))
         self._batch.seq_id = self._sequence_pointers.ctypes.data_as(POINTER(POINTER(c_int32)))
@@ -109,7 +116,8 @@ class LlamaContext:
         self._sequence_ids[:rows] = slots
         self._outputs[:rows] = 1 if outputs is None else outputs
         self._batch.n_tokens = rows
-        self._batch.embd = ctypes.cast(activations.ctypes.data, POINTER(c_float))
+        if not self._by_token:
+            self._batch.embd = ctypes.cast(activations.ctypes.data, POINTER(c_float))
         status: int = self._library.llama_decode(self._context, self._batch)
         if status == 0:
             return ""
@@ -127,6 +135,22 @@ class LlamaContext:
             raise LongspanError(f"llama.cpp has no logits for row {row}: {self._library.explain()}")
         return np.ctypeslib.as_array(pointer, shape=(self.vocabulary,))
 
+    def keep_hidden(self, wanted: bool) -> None:
+        """Whether the next calls keep the hidden state of rows; while they do, every row is an output.
+
+        Then a call may have at most `max_outputs` rows, and each costs a pass through the output matrix.
+        """
+        if wanted != self._keeps_hidden:
+            self._library.llama_set_embeddings(self._context, wanted)
+            self._keeps_hidden = wanted
+
+    def hidden(self, row: int) -> npt.NDArray[np.float32]:
+        """Hidden state after the output norm of a row of the last call, shape (width,): a copy."""
+        pointer = self._library.llama_get_embeddings_ith(self._context, row)
+        if not pointer:
+            raise LongspanError(f"llama.cpp has no hidden state of row {row}: {self._library.explain()}")
+        return np.ctypeslib.as_array(pointer, shape=(self.width,)).copy()
+
     def trim(self, slot: int, keep: int) -> None:
         """Remove the cells of `slot` from position `keep` on."""
         if not self._library.llama_memory_seq_rm(self._memory, slot, keep, -1):
@@ -137,6 +161,11 @@ class LlamaContext:
         # Between streams llama.cpp copies whole sequences only; a range would end the process.
         self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
         self.trim(target, length)
+
+    def remove(self, slot: int, start: int, end: int) -> None:
+        """Remove the positions [start, end) of `slot` and move the later ones down to close the gap."""
+        self._library.llama_memory_seq_rm(self._memory, slot, start, end)
+        self._library.llama_memory_seq_add(self._memory, slot, end, -1, start - end)
 
     def clear(self) -> None:
         """Empty every slot, and fill all cells with zeros."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from longspan.errors import LongspanError
 from longspan.runtime.llama.context import LlamaContext
-from longspan.runtime.llama.residual import ResidualReader
+from longspan.runtime.llama.graph_tap import GraphTap
 
 _HISTORY = 8
 """Positions before the compared rows, and how many rows are compared."""
@@ -25,10 +25,13 @@ class Exactness:
 
     exact_rows: batches of fewer rows are exact. pad: a batch of one row takes another kernel than all larger ones
     (matrices in F16 or F32 do that on the CPU), so a single row must get company to be exact.
+    hidden_rows: most rows of a batch whose logits do not change when the hidden states of all its rows are kept
+    (every row then passes the output matrix); 0 when they always do, None when that was not looked at.
     """
 
     exact_rows: int
     pad: bool = False
+    hidden_rows: int | None = None
 
 
 _GUESSES = (64, 128, 256, 512)
@@ -41,9 +44,9 @@ class ExactnessProbe:
     The slot is empty afterwards.
     """
 
-    def __init__(self, context: LlamaContext, reader: ResidualReader | None, max_rows: int) -> None:
+    def __init__(self, context: LlamaContext, tap: GraphTap | None, max_rows: int) -> None:
         self._context = context
-        self._reader = reader
+        self._tap = tap
         # A context shorter than the largest batch cannot hold one, and never has to.
         self._max_rows = min(max_rows, context.cells - _HISTORY)
         generator = np.random.default_rng(0)
@@ -59,6 +62,24 @@ class ExactnessProbe:
             return Exactness(limit)
         padded = self._limit(2)
         return Exactness(padded, pad=True) if padded > 3 else Exactness(2)
+
+    def hidden_rows(self, found: Exactness, max_outputs: int) -> int:
+        """What `Exactness.hidden_rows` says, on a stage that samples."""
+        for rows in (min(max_outputs, self._max_rows), found.exact_rows - 1):
+            if not 1 <= rows <= max_outputs:
+                continue
+            self._context.trim(0, 0)
+            self._run(0, _HISTORY)
+            usual = self._run(_HISTORY, rows)
+            self._context.keep_hidden(True)
+            try:
+                kept = self._run(_HISTORY, rows)
+            finally:
+                self._context.keep_hidden(False)
+                self._context.trim(0, 0)
+            if all(np.array_equal(row, same) for row, same in zip(usual, kept, strict=True)):
+                return rows
+        return 0
 
     def _limit(self, alone: int) -> int:
         """The limit when a row alone is run as `alone` rows: itself, and copies of it for company."""
@@ -92,20 +113,18 @@ class ExactnessProbe:
         positions = np.arange(start, start + rows, dtype=np.int32)
         outputs = np.zeros(rows, np.int8)
         outputs[:compared] = 1
-        for _ in range(2):  # the reader may have to look at names once more
+        tap, reads = self._tap, self._tap is not None and self._tap.reads
+        inputs = self._input[start : start + rows]
+        for _ in range(2):  # the tap may have to look at names once more
             self._context.trim(0, start)
-            if self._reader is not None:
-                self._reader.prepare()
-            failure = self._context.decode(
-                self._input[start : start + rows],
-                positions,
-                np.zeros(rows, np.int32),
-                outputs if self._reader is None else None,
-            )
+            if tap is not None:
+                tap.prepare(inputs, 1)
+            failure = self._context.decode(inputs, positions, np.zeros(rows, np.int32), None if reads else outputs)
             if failure:
                 raise LongspanError(f"the self-check of {rows} rows failed: {failure}")
-            if self._reader is None:
+            if tap is not None and not tap.finish(rows, 1):
+                continue
+            if tap is None or not reads:
                 return [self._context.logits(row).copy() for row in range(compared)]
-            if self._reader.finish(rows, 1):
-                return [self._reader.buffer[row].copy() for row in range(compared)]
-        raise LongspanError("the self-check could not read this stage's residual tensor")
+            return [tap.buffer[row].copy() for row in range(compared)]
+        raise LongspanError("the self-check could not reach this stage's input or residual tensor")

@@ -68,6 +68,10 @@ class RowBatch:
         """The batch's rows out of the iteration's."""
         return np.ascontiguousarray(activations if self._source is None else activations[self._source])
 
+    def computed_order(self, inputs: Activations) -> Activations:
+        """The batch's rows in the order in which the sub-batches compute them."""
+        return inputs if self._order is None else inputs[self._order]
+
     def outputs(self) -> npt.NDArray[np.int8]:
         """1 for the rows that are sampled, (count,)."""
         marks = np.zeros(self.count, np.int8)

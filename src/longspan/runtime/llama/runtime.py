@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,18 +10,20 @@ import numpy as np
 
 from longspan.errors import LongspanError, ProtocolError
 from longspan.llamacpp.library import Library
+from longspan.model.draft_model import DraftModel
 from longspan.runtime.base import Activations, Capacity, StageOutput, StageRuntime
 from longspan.runtime.llama import note
 from longspan.runtime.llama.context import LlamaContext
 from longspan.runtime.llama.exactness import ExactnessProbe
+from longspan.runtime.llama.graph_tap import GraphTap
 from longspan.runtime.llama.memory import check_memory
-from longspan.runtime.llama.residual import ResidualReader
+from longspan.runtime.llama.mtp import DRAFT_LENGTH, MtpDrafter
 from longspan.runtime.llama.row_batch import RowBatch, row_position
 from longspan.runtime.slots import KvCopy, KvTrim, SlotBook, SlotPlan
 from longspan.sampling.adjustment import Logits, needs_history
 from longspan.sampling.parameters import SamplingParameters
 from longspan.sampling.sampler import sample
-from longspan.schedule.span import Iteration, Sample, SpanFailure, TokenLogprob
+from longspan.schedule.span import DraftRequest, Iteration, Sample, SpanFailure, TokenLogprob
 
 DEFAULT_MAX_ROWS = 512
 MAX_SAMPLES = 128
@@ -35,8 +38,10 @@ class LlamaRuntime(StageRuntime):
     """Runs a stage file whose blocks are numbered from 0.
 
     last: whether the file ends with the output head, so that this stage samples.
-    layers: blocks in the file. residual: name of the residual tensor without the layer's number.
+    layers: blocks in the file. residual: name of the residual tensor without the layer's number. input_tensor: see
+    `model.architecture.Architecture`.
     sampler: turns a row of logits into a token; whoever wants to look at logits hands in his own.
+    head: what drafts on the last stage where a span asks for it, `draft_length` tokens at a time; None for nothing.
     """
 
     def __init__(
@@ -50,14 +55,20 @@ class LlamaRuntime(StageRuntime):
         cells_per_slot: int,
         threads: int,
         residual: str = "l_out",
+        input_tensor: str | None = None,
         max_rows: int = DEFAULT_MAX_ROWS,
         sampler: Sampler = sample,
         width: int,
+        head: DraftModel | None = None,
+        draft_length: int = DRAFT_LENGTH,
     ) -> None:
         check_memory(library, path, slots, cells_per_slot)
         self._last = last
         self._sampler = sampler
-        self._reader = None if last else ResidualReader(library, f"{residual}-{layers - 1}", width, max_rows)
+        output = None if last else f"{residual}-{layers - 1}"
+        self._tap = (
+            GraphTap(library, output, width, max_rows, input=input_tensor) if output or input_tensor else None
+        )
         # Every row of a stage that is not the last is an output, or llama.cpp prunes it before the residual.
         outputs = min(max_rows, max(slots, MAX_SAMPLES)) if last else max_rows
         self._max_samples = outputs
@@ -69,12 +80,21 @@ class LlamaRuntime(StageRuntime):
             threads=threads,
             max_rows=max_rows,
             max_outputs=outputs,
-            callback=self._reader.callback if self._reader else None,
+            callback=self._tap.callback if self._tap else None,
+            by_token=input_tensor is not None,
         )
         exactness = note.recall(library.path, path, threads, max_rows)
         if exactness is None:
-            exactness = ExactnessProbe(self._context, self._reader, max_rows).find()
+            exactness = ExactnessProbe(self._context, self._tap, max_rows).find()
             note.remember(library.path, path, threads, max_rows, exactness)
+        if last and head is not None and exactness.hidden_rows is None:
+            rows = ExactnessProbe(self._context, self._tap, max_rows).hidden_rows(exactness, outputs)
+            exactness = dataclasses.replace(exactness, hidden_rows=rows)
+            note.remember(library.path, path, threads, max_rows, exactness)
+        self._hidden_rows = exactness.hidden_rows or 0
+        self._drafter: MtpDrafter | None = None
+        if last and head is not None:
+            self._drafter = MtpDrafter(library, head, slots=slots, threads=threads, length=draft_length)
         self._pad = exactness.pad
         # Padding rows need room of their own: a cell behind the last position, and a row for each slot.
         cells = min(cells_per_slot, self._context.cells - (1 if self._pad else 0))
@@ -88,6 +108,8 @@ class LlamaRuntime(StageRuntime):
 
     def close(self) -> None:
         """Release model and context."""
+        if self._drafter is not None:
+            self._drafter.close()
         self._context.close()
 
     def run(
@@ -102,6 +124,12 @@ class LlamaRuntime(StageRuntime):
             empty = None if self._last else np.zeros((iteration.rows, self._context.width), np.float32)
             return StageOutput(empty, (), plan.failures, 0)
         rows = RowBatch(plan, iteration.rows, pad=self._pad)
+        keep_hidden = (
+            self._drafter is not None
+            and rows.count <= self._hidden_rows
+            and any(span.draft is not DraftRequest.NEVER for span in rows.spans)
+        )
+        self._context.keep_hidden(keep_hidden)
         inputs = rows.gather(activations)
         failure = self._decode(rows, inputs)
         for slot, end in rows.padded:
@@ -112,15 +140,19 @@ class LlamaRuntime(StageRuntime):
             failures = tuple(SpanFailure(index, failure) for index, _, _ in plan.runnable)
             empty = None if self._last else np.zeros((iteration.rows, self._context.width), np.float32)
             return StageOutput(empty, (), plan.failures + failures, len(rows.parts))
-        if self._reader is None:
+        if self._last:
             samples, failures = self._sample(plan, rows)
             output = None
+            if self._drafter is not None:
+                hidden = self._context.hidden if keep_hidden else None
+                samples = self._drafter.follow(plan, rows.firsts, samples, hidden)
         else:
-            samples, output = (), rows.restore(self._reader.buffer[: rows.count])
+            assert self._tap is not None
+            samples, output = (), rows.restore(self._tap.buffer[: rows.count])
             failures = self._not_finite(plan, output)
         if failures:
             self._scrub({iteration.spans[failure.span].slot for failure in failures})
-        seconds = self._reader.seconds if self._reader is not None else 0.0
+        seconds = self._tap.seconds if self._tap is not None else 0.0
         return StageOutput(output, samples, plan.failures + failures, len(rows.parts), seconds)
 
     def _check(self, iteration: Iteration, activations: Activations) -> None:
@@ -138,26 +170,29 @@ class LlamaRuntime(StageRuntime):
             raise ProtocolError("a token tree came to a stage that keeps exact streams and runs chains only")
 
     def _act(self, action: KvTrim | KvCopy) -> None:
+        if self._drafter is not None:
+            self._drafter.act(action)
         if isinstance(action, KvTrim):
             self._context.trim(action.slot, action.keep)
         else:
             self._context.copy(action.source, action.target, action.length)
 
     def _decode(self, rows: RowBatch, inputs: Activations) -> str:
-        if self._reader is None:
-            return self._context.decode(inputs, rows.positions, rows.slots, rows.outputs())
-        self._reader.prepare()
-        failure = self._context.decode(inputs, rows.positions, rows.slots, None)
-        if failure or self._reader.finish(rows.count, len(rows.parts)):
-            return failure
-        # The graph was not the one that was learned: run the same rows again, this time looking at names.
-        for span in rows.spans:
-            self._context.trim(span.slot, span.start)
-        self._reader.prepare()
-        failure = self._context.decode(inputs, rows.positions, rows.slots, None)
-        if failure or self._reader.finish(rows.count, len(rows.parts)):
-            return failure
-        return "llama.cpp did not compute the residual tensor of this stage's last layer"
+        """Run the rows; an empty string, or why that was not possible."""
+        tap = self._tap
+        outputs = rows.outputs() if self._last else None
+        if tap is None:
+            return self._context.decode(inputs, rows.positions, rows.slots, outputs)
+        written = rows.computed_order(inputs) if tap.writes else inputs
+        for _ in range(2):
+            tap.prepare(written, len(rows.parts))
+            failure = self._context.decode(inputs, rows.positions, rows.slots, outputs)
+            if failure or tap.finish(rows.count, len(rows.parts)):
+                return failure
+            # The graph was not the one that was learned: run the same rows again, this time looking at names.
+            for span in rows.spans:
+                self._context.trim(span.slot, span.start)
+        return "llama.cpp did not compute the input or residual tensor of this stage"
 
     def _not_finite(self, plan: SlotPlan, output: Activations) -> tuple[SpanFailure, ...]:
         """Failures of the spans whose rows hold NaN or infinities; their rows become zeros."""
