@@ -25,7 +25,7 @@ def decode(rows: int) -> Geometry:
 
 def trained(policy: Policy) -> Pacing:
     pacing = Pacing(policy)
-    for rows in range(1, 60):
+    for rows in [*range(1, 60)] * 5:
         for geometry in (decode(rows), decode(rows).joined(0, 61 - rows), Geometry().joined(0, rows)):
             pacing.costs.observe(geometry, (StageTiming(0, 0.0, 0.0, seconds_of(geometry)),))
     assert pacing.costs.predict(decode(8)) == pytest.approx(seconds_of(decode(8)), rel=1e-3)

@@ -16,7 +16,7 @@ from longspan.schedule.geometry import Geometry
 from longspan.schedule.guard import MixGuard
 from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.policy import Policy
-from longspan.schedule.span import IterationResult
+from longspan.schedule.span import CopyPrefix, IterationResult
 
 EFFICIENT = 8
 """The fixed cost of joining may be an eighth of what joined prefill takes."""
@@ -116,8 +116,13 @@ class Pacing:
         return self.costs.predict(Geometry().joined(start, of)) * rows / of
 
     def observe(self, record: PlanRecord, result: IterationResult, now: float) -> float:
-        """Learn from a finished iteration; returns the seconds of its slowest stage, 0 without timings."""
+        """Learn from a finished iteration; returns the seconds of its slowest stage.
+
+        0 when it teaches nothing: no timings came back, or it copied a prefix.
+        """
         geometry = record.geometry
+        if any(isinstance(operation, CopyPrefix) for operation in record.iteration.operations):
+            return 0.0  # the copy is part of the time, and says nothing about the rows
         seconds = self.costs.observe(geometry, result.timings)
         if seconds <= 0:
             return 0.0

@@ -13,7 +13,7 @@ import msgspec
 from longspan.errors import UsageError
 from longspan.schedule.geometry import Geometry, geometry_of_shapes
 from longspan.schedule.plan_record import PlanRecord
-from longspan.schedule.span import IterationResult, Phase, StageTiming
+from longspan.schedule.span import CopyPrefix, Iteration, IterationResult, Phase, StageTiming
 
 
 class SpanShape(msgspec.Struct, frozen=True, gc=False):
@@ -42,7 +42,8 @@ class TraceRecord(msgspec.Struct, frozen=True):
 
     planned_at, completed_at: seconds of the planner's clock. predicted: seconds by stage, by the model in use.
     decode_seconds, allowance: predicted for the decode rows alone, and what joined prefill was allowed to add.
-    operations: how many operations it carried. samples, failures: what came back.
+    operations: how many operations it carried. copied: positions that its copy operations moved, whose time is part
+        of the stages' work. samples, failures: what came back.
     """
 
     iteration: int
@@ -50,6 +51,7 @@ class TraceRecord(msgspec.Struct, frozen=True):
     completed_at: float
     spans: tuple[SpanShape, ...]
     operations: int
+    copied: int
     predicted: dict[int, float]
     decode_seconds: float
     allowance: float
@@ -68,6 +70,11 @@ class TraceRecord(msgspec.Struct, frozen=True):
         )
 
 
+def copied_positions(iteration: Iteration) -> int:
+    """Positions that the copy operations of an iteration move."""
+    return sum(operation.length for operation in iteration.operations if isinstance(operation, CopyPrefix))
+
+
 def trace_record(record: PlanRecord, result: IterationResult, now: float) -> TraceRecord:
     """The trace record of an iteration that has just completed."""
     return TraceRecord(
@@ -79,6 +86,7 @@ def trace_record(record: PlanRecord, result: IterationResult, now: float) -> Tra
             for span in record.iteration.spans
         ),
         operations=len(record.iteration.operations),
+        copied=copied_positions(record.iteration),
         predicted=record.predicted,
         decode_seconds=record.decode_seconds,
         allowance=record.allowance,
