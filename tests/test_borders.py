@@ -22,7 +22,7 @@ PURE = {"schedule", "speculate", "sampling"}
 BELOW: dict[str, set[str]] = {
     "longspan": set(),
     "errors": set(),
-    "status": {"schedule"},
+    "status": {"schedule", "speculate"},
     "request": set(),
     "sampling": set(),
     "schedule": set(),

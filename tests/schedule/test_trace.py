@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from longspan.errors import UsageError
+from longspan.observe.trace_reader import read_trace
 from longspan.schedule.geometry import geometry_of
 from longspan.schedule.span import IterationResult, StageTiming
-from longspan.schedule.trace import TraceRecord, encode_trace, read_trace, trace_record
+from longspan.schedule.trace import TraceRecord, encode_trace, trace_record
 from tests.schedule.driving import Driver
 
 

@@ -62,7 +62,7 @@ def bench_cost(
         Print the figures as JSON.
     """
     from longspan.bench.cost import judge_cost_models
-    from longspan.schedule.trace import read_trace
+    from longspan.observe.trace_reader import read_trace
 
     if trace is not None:
         _print(judge_cost_models(read_trace(trace)), json)

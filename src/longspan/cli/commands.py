@@ -63,6 +63,7 @@ COMMANDS: tuple[Command, ...] = (
         "what long prompts do to streams that decode",
     ),
     Command("bench planner", "longspan.cli.bench_planner:bench_planner", CHECK, "what a plan costs"),
+    Command("bench cost", "longspan.cli.bench_cost:bench_cost", CHECK, "how well the cost models predict"),
     Command("lab list", "longspan.cli.lab:lab_list", CHECK, "the scenarios and policies there are"),
     Command("lab run", "longspan.cli.lab:lab_run", CHECK, "run a scenario under policies, and compare them"),
 )

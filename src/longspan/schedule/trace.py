@@ -6,7 +6,6 @@ A trace file is JSON lines, one `TraceRecord` each, in the order of completion.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -104,22 +103,18 @@ def encode_trace(records: Iterable[TraceRecord]) -> bytes:
     return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
 
 
-def read_trace(path: Path) -> Iterator[TraceRecord]:
-    """Records of a trace file, one after the other.
+def decode_trace(lines: Iterable[bytes], name: str) -> Iterator[TraceRecord]:
+    """Records of JSON lines, one after the other; empty lines are passed over.
 
-    Raises UsageError when the file cannot be read or a line is not a record; the message names the line.
+    name: of the trace, for messages. Raises UsageError when a line is not a record; the message names the line.
     """
     decoder = msgspec.json.Decoder(TraceRecord)
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    try:
-                        yield decoder.decode(line)
-                    except msgspec.DecodeError as error:
-                        raise UsageError(f"{path}, line {number}, is not a trace record: {error}") from error
-    except OSError as error:
-        raise UsageError(f"the trace {path} cannot be read: {error.strerror or error}") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                yield decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise UsageError(f"{name}, line {number}, is not a trace record: {error}") from error
 
 
 def _stage_time(timing: StageTiming) -> StageTime:
