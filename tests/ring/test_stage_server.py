@@ -324,6 +324,20 @@ async def test_closing_the_stage_releases_the_layers(loader: ScriptedLoader) -> 
     assert loader.open == 0
 
 
+async def test_a_connection_that_comes_while_the_stage_closes_is_closed(server: StageServer) -> None:
+    """Accepted by the system before, handed over after: nobody would ever answer it."""
+    loop = asyncio.get_running_loop()
+    theirs, ours = socket.socketpair()
+    with theirs:
+        theirs.setblocking(False)
+        closing = asyncio.create_task(server.close())
+        await asyncio.sleep(0)
+        await loop.connect_accepted_socket(lambda: TcpLink(server._on_connected), ours)
+        assert await asyncio.wait_for(loop.sock_recv(theirs, 1), 5) == b""
+        await closing
+    assert not server._tasks
+
+
 async def test_closing_the_stage_ends_its_ring(loader: ScriptedLoader) -> None:
     async with stage_servers(loader) as (server,), ring_of_one(server) as link:
         await server.close()

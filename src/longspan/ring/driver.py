@@ -153,8 +153,11 @@ class RingDriver:
 
     async def _listen(self, client: StageClient) -> None:
         try:
-            while not self._over:
-                self._take_frame(client, await client.receive())
+            while True:
+                frame = await client.receive()
+                if self._over:
+                    return
+                self._take_frame(client, frame)
         except LongspanError as error:
             self._fail(client, f"{client.name} was lost: {error}")
         except Exception as error:

@@ -93,7 +93,8 @@ class LocalStage(StageHandle):
         """Wait for the line that says where the stage listens."""
         assert self._process.stdout is not None
         try:
-            line = (await asyncio.wait_for(self._process.stdout.readline(), START_SECONDS)).decode().strip()
+            async with asyncio.timeout(START_SECONDS):
+                line = (await self._process.stdout.readline()).decode().strip()
         except TimeoutError:
             raise RingError(f"stage {self._index} did not listen within {START_SECONDS:g} s of its start") from None
         if not line.startswith(_PREFIX):
@@ -111,7 +112,8 @@ class LocalStage(StageHandle):
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
             try:
-                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self._process.wait()
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.kill()

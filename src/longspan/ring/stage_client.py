@@ -78,7 +78,8 @@ class StageClient:
     async def _await_ready(self, raw: TcpLink, assignment: Assignment) -> Ready:
         while True:
             try:
-                frame = await asyncio.wait_for(raw.receive(), LOAD_SECONDS)
+                async with asyncio.timeout(LOAD_SECONDS):
+                    frame = await raw.receive()
             except TimeoutError:
                 raise RingError(f"no sign of life for {LOAD_SECONDS:g} s while loading") from None
             if frame.kind is Kind.PROGRESS:

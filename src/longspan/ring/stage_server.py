@@ -32,6 +32,7 @@ class StageServer:
     def __init__(self, loader: StageLoader) -> None:
         self._loader = loader
         self._server: asyncio.Server | None = None
+        self._closing = False
         self._worker: Worker | None = None
         self._session: StageSession | None = None
         self._session_changed = asyncio.Event()
@@ -55,6 +56,7 @@ class StageServer:
 
     async def close(self) -> None:
         """Stop listening, end the session, release the layers."""
+        self._closing = True
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -70,6 +72,9 @@ class StageServer:
     # ----------------------------------------------------------------------------------------------- handshake
 
     def _on_connected(self, link: TcpLink) -> None:
+        if self._closing:
+            link.abort()  # it was accepted before the socket was closed
+            return
         task = asyncio.get_running_loop().create_task(self._greet(link))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -101,7 +106,8 @@ class StageServer:
     async def _hello(self, link: TcpLink) -> Hello:
         """The peer's Hello, of our protocol and our model."""
         try:
-            frame = await asyncio.wait_for(link.receive(), HELLO_SECONDS)
+            async with asyncio.timeout(HELLO_SECONDS):
+                frame = await link.receive()
         except TimeoutError:
             raise ProtocolError(f"no Hello within {HELLO_SECONDS:g} s") from None
         try:

@@ -152,8 +152,9 @@ class StageSession:
             ) from None
         hello = Hello(PROTOCOL_VERSION, __version__, "upstream", self.ring, self._digest, self.assignment.stage)
         try:
-            await link.send(encode(hello))
-            answer = await asyncio.wait_for(link.receive(), max(0.1, deadline - time.monotonic()))
+            async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
+                await link.send(encode(hello))
+                answer = await link.receive()
             if answer.kind is Kind.REFUSE:
                 raise RingError(f"refused: {decode(answer, Refuse).reason}")
             if answer.kind is not Kind.WELCOME:
@@ -273,6 +274,7 @@ class StageSession:
         """Tell the coordinator, unless it is the one who has gone."""
         stage = error.stage if isinstance(error, _NeighbourError) else self.assignment.stage
         try:
-            await asyncio.wait_for(self._control_raw.send(encode(Failed(stage, str(error)))), 1.0)
+            async with asyncio.timeout(1.0):
+                await self._control_raw.send(encode(Failed(stage, str(error))))
         except (RingError, TimeoutError):
             log.debug("the coordinator is gone, so it is not told: %s", error)

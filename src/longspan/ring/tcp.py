@@ -92,7 +92,8 @@ class TcpLink(asyncio.BufferedProtocol, Link):
             return
         self._transport.close()
         try:
-            await asyncio.wait_for(self._closed.wait(), 1.0)
+            async with asyncio.timeout(1.0):
+                await self._closed.wait()
         except TimeoutError:
             self.abort()
 
@@ -180,9 +181,13 @@ class TcpLink(asyncio.BufferedProtocol, Link):
 
 async def connect(host: str, port: int, timeout: float) -> TcpLink:
     """Open a link. Raises RingError that names the address when nobody answers within `timeout` seconds."""
-    loop = asyncio.get_running_loop()
+    link = TcpLink()
+    connected = False
     try:
-        _, link = await asyncio.wait_for(loop.create_connection(TcpLink, host, port), timeout)
+        # Not wait_for: before Python 3.12 it may answer a cancellation with a result or with another error.
+        async with asyncio.timeout(timeout):
+            await asyncio.get_running_loop().create_connection(lambda: link, host, port)
+        connected = True
     except TimeoutError:
         raise RingError(
             f"no answer from {host}:{port} within {timeout:g} s. Is `longspan stage --listen` running there, "
@@ -195,6 +200,9 @@ async def connect(host: str, port: int, timeout: float) -> TcpLink:
     except (ValueError, OverflowError) as error:
         # A name that no host can have, or a port that does not exist.
         raise RingError(f"cannot reach {host}:{port}: this is not an address ({error})") from None
+    finally:
+        if not connected:
+            link.abort()  # nobody else knows of it
     return link
 
 
