@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,6 +126,17 @@ def test_imports_point_one_way(path: Path) -> None:
 def test_pure_rooms_touch_nothing_outside(path: Path) -> None:
     wrong = {name.split(".")[0] for name in imported_modules(path)} & IMPURE_MODULES
     assert not wrong, f"{identifier(path)} is pure policy, but imports {sorted(wrong)}; pass it in"
+
+
+def test_every_imported_package_is_declared() -> None:
+    project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = (requirement for extra in project["optional-dependencies"].values() for requirement in extra)
+    declared = {
+        re.split(r"[<>=\[]", requirement)[0].replace("-", "_").lower()
+        for requirement in (*project["dependencies"], *extras)
+    }
+    imported = {name.split(".")[0] for path in MODULES for name in imported_modules(path)}
+    assert imported - sys.stdlib_module_names - {"longspan"} <= declared
 
 
 @pytest.mark.parametrize("path", MODULES, ids=identifier)
