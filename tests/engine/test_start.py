@@ -38,7 +38,7 @@ async def failure(options: EngineOptions) -> LongspanError:
         ({"model": "/no/such/model.gguf"}, ModelError, "no such model: '/no/such/model.gguf'"),
         ({"splits": "0-2,2-9"}, UsageError, "2-9"),
         ({"splits": "0-2,3-4"}, UsageError, "no stage holds the layers 2-3"),
-        ({"splits": "0-2", "stages": 2}, UsageError, "0-2"),
+        ({"splits": "0-2", "stages": 2}, UsageError, "no stage holds the layers 2-4"),
         (
             {"splits": "0-1,1-4", "stages": 3},
             UsageError,
@@ -72,8 +72,8 @@ def damaged(tiny_model: Path, tmp_path: Path) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
-        ("text", ModelError, "is not a GGUF"),
-        ("short", ModelError, "truncated"),
+        ("text", ModelError, "text.gguf is not a GGUF"),
+        ("short", ModelError, "short.gguf is truncated"),
         ("other", ArchitectureError, "mamba"),
     ],
 )
@@ -83,7 +83,6 @@ async def test_a_file_that_is_no_model_we_can_split(
     error = await failure(EngineOptions(str(damaged[name])))
     assert isinstance(error, kind)
     assert message in str(error)
-    assert str(damaged[name]) in str(error)
 
 
 async def test_a_stage_that_cannot_be_reached(tiny_model: Path) -> None:
