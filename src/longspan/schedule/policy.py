@@ -38,7 +38,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     cost_model: str = "analytic"
 
     prefill_target: float = 0.5
-    prefill_floor: int = 64
+    prefill_floor: int = 16
     joined_share: float = 2.0
     joined_floor: float = 0.008
     joined_ceiling: float = 0.1
