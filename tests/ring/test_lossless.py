@@ -102,7 +102,7 @@ async def preempted_and_back() -> tuple[list[int], int]:
         coordinator.after_preemption = cancel_older
         answers = [coordinator.submit(prompt, 24) for prompt in (OLDER, NEWER)]
         with contextlib.suppress(TimeoutError):  # without the fence the sequence may also get stuck
-            await coordinator.finish(2)
+            await coordinator.finish(1.5)
         assert not coordinator.failures
     return answers[1].tokens, coordinator.stale_spans
 
@@ -120,6 +120,10 @@ async def test_without_the_epoch_the_tokens_are_wrong(monkeypatch: pytest.Monkey
         self.dispatched = self.computed = self.claim = 0
 
     monkeypatch.setattr(Sequence, "rewind", rewind)
-    found, _ = await preempted_and_back()
-    assert found[:2] == scripted_tokens(SCRIPT, NEWER, 2, GREEDY)
-    assert found != scripted_tokens(SCRIPT, NEWER, 24, GREEDY)
+    # The stale row holds the token that comes next all the same, so what goes wrong depends on when it comes back.
+    wrong = 0
+    for _ in range(8):
+        found, _ = await preempted_and_back()
+        assert found[:2] == scripted_tokens(SCRIPT, NEWER, 2, GREEDY)
+        wrong += found != scripted_tokens(SCRIPT, NEWER, 24, GREEDY)
+    assert wrong

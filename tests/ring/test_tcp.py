@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.errors import ProtocolError, RingError
-from longspan.ring.frame import MAX_HANDSHAKE_HEADER_BYTES, MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, Frame, Kind
+from longspan.ring.frame import MAX_HANDSHAKE_HEADER_BYTES, MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, Frame, Kind, Prefix
 from longspan.ring.tcp import QUEUE_FRAMES, TcpLink, connect
 from tests.ring.link_pairs import listening, raw_end, tcp_ends
 from tests.ring.test_frame import prefix
@@ -133,13 +133,13 @@ async def test_bounds_hold_after_the_handshake_too(announced: bytes) -> None:
 
 
 async def _drain(link: TcpLink, sizes: list[int]) -> None:
-    original = link._expect
+    original = link._read_frame
 
-    def expect(size: int) -> None:
+    def read_frame(prefix: Prefix, body: int, size: int) -> None:
         sizes.append(size)
-        original(size)
+        original(prefix, body, size)
 
-    link._expect = expect  # type: ignore[method-assign]
+    link._read_frame = read_frame  # type: ignore[method-assign]
     with contextlib.suppress(RingError):
         while True:
             await link.receive()

@@ -256,7 +256,7 @@ _step = st.tuples(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(steps=st.lists(_step, max_size=8))
 def test_the_books_agree_with_the_cells_whatever_happens(
     steps: list[tuple[list[Operation], dict[int, tuple[int, list[int], bool]], set[int], set[int]]],

@@ -11,6 +11,7 @@ from longspan.errors import LongspanError, ProtocolError, RingError
 from longspan.ring.frame import Frame, Kind
 from longspan.ring.loader import StageLoader
 from longspan.ring.messages import Assignment, Failed, Passed, decode, encode_iteration
+from longspan.ring.outbox import Outbox
 from longspan.ring.own_stage import OwnStage
 from longspan.ring.ring_plan import RingPlan, StagePlace
 from longspan.ring.stage_client import StageClient
@@ -52,9 +53,10 @@ class RingDriver:
         self._clients = [StageClient(place, on_progress) for place in plan.places if place.address is not None]
         first = plan.places[0]
         self._own = OwnStage(first, loader, on_progress) if first.address is None else None
-        self._outgoing: asyncio.Queue[Frame] = asyncio.Queue()
+        self._outgoing = Outbox(lambda frame: self._clients[0].link, self._sent_on)
         self._tasks: list[asyncio.Task[None]] = []
         self._compute_seconds: dict[int, float] = {}
+        self._witnesses: set[StageClient | OwnStage] = set()
         self._sent = 0
         self._passed = 0
         self._over = False
@@ -96,7 +98,7 @@ class RingDriver:
         """Put an iteration on its way; `activations` are its token embeddings, (rows, width) float32."""
         self._sent += 1
         if self._own is None:
-            self._outgoing.put_nowait(encode_iteration(iteration, activations, self._plan.dtype))
+            self._outgoing.put(encode_iteration(iteration, activations, self._plan.dtype))
             return
         received = time.perf_counter()
         if self._clients:
@@ -179,8 +181,9 @@ class RingDriver:
     def _take_failure(self, client: StageClient, failed: Failed) -> None:
         for other in self._clients:
             if other is not client and other.place.index == failed.stage:
+                self._witnesses.add(client)
                 text = f"{other.name} was lost: {failed.reason}"
-                asyncio.get_running_loop().call_later(WITNESS_SECONDS, self._fail, other, text)
+                asyncio.get_running_loop().call_later(WITNESS_SECONDS, self._end, other, text)
                 return
         self._fail(client, f"{client.name} failed: {failed.reason}")
 
@@ -195,8 +198,11 @@ class RingDriver:
     def _computed_frame(self, frame: Frame | None, error: BaseException | None) -> None:
         if frame is None:
             self._fail_own(error)
-        else:
-            self._outgoing.put_nowait(frame)
+            return
+        try:
+            self._outgoing.put(frame)
+        except Exception as problem:
+            self._fail_own(problem)
 
     def _computed_result(self, result: IterationResult | None, error: BaseException | None) -> None:
         if result is None:
@@ -207,14 +213,15 @@ class RingDriver:
             except Exception as problem:
                 self._fail_own(problem)
 
+    def _sent_on(self, _frame: Frame) -> None:
+        """An iteration is on its way. The own stage has room only now: no full link is fed by what waits here."""
+        if self._own is not None and not self._over:
+            self._passed += 1
+            self._on_room()
+
     async def _write(self, first: StageClient) -> None:
         try:
-            while True:
-                await first.link.send(await self._outgoing.get())
-                if self._own is not None and not self._over:
-                    # Only now: a link that is full must not be fed by iterations that wait here instead.
-                    self._passed += 1
-                    self._on_room()
+            await self._outgoing.run()
         except RingError as error:
             self._fail(first, f"{first.name} was lost: {error}")
         except Exception as error:
@@ -237,6 +244,12 @@ class RingDriver:
         self._fail(self._own, f"{self._own.name} failed: {error}")
 
     def _fail(self, stage: StageClient | OwnStage, reason: str) -> None:
+        # A stage that has reported the loss of a neighbour closes its own links too; that did not happen first, and
+        # the ring ends for the reason that it gave.
+        if stage not in self._witnesses:
+            self._end(stage, reason)
+
+    def _end(self, stage: StageClient | OwnStage, reason: str) -> None:
         if self._over:
             return
         self._over = True

@@ -215,7 +215,7 @@ def test_no_batch_trim_or_copy_leaves_a_trace(
     split = Stages(sources[weights], 2)
     longest = 40
 
-    @settings(deadline=None, max_examples=25)
+    @settings(deadline=None, max_examples=15)
     @given(steps=st.lists(_step, min_size=1, max_size=6))
     def check(steps: list[Step]) -> None:
         held: list[list[int]] = [[] for _ in range(SLOTS)]
@@ -404,7 +404,7 @@ def test_a_tensor_that_never_comes_fails_the_spans(
     rows = source.token_embedding().rows(np.array([5], np.int32))
     output = runtime.run(Iteration(1, (), (), (span(0, 0, [5]),)), rows)
     assert [failure.reason for failure in output.failures] == [
-        "llama.cpp did not compute the residual tensor of this stage's last layer"
+        "llama.cpp did not compute the input or residual tensor of this stage"
     ]
     runtime.close()
 
@@ -414,7 +414,7 @@ def test_a_tensor_that_never_comes_fails_the_self_check(
 ) -> None:
     path = sources["Q8_0"].stage_file(0, 2)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    with pytest.raises(LongspanError, match="could not read this stage's residual tensor"):
+    with pytest.raises(LongspanError, match="the self-check could not reach .*residual tensor"):
         _runtime(sources["Q8_0"], path, layers=2, last=False, residual="no_such_tensor")
 
 
