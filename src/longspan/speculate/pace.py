@@ -1,0 +1,184 @@
+"""Chooses the shape of windows: fixed by hand, or from measured latency, cost and acceptance."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Sequence
+
+from longspan.schedule.span import StageTiming
+from longspan.speculate.acceptance import CommonBooks
+from longspan.speculate.credits import Credits
+from longspan.speculate.depth import PLAIN, Conditions, Shape, ShapeTable, best_shape, survival_of
+from longspan.speculate.windows import Windows
+
+Cost = Callable[[int, float], float]
+"""(rows, positions of history before them) -> seconds of the slowest stage for an iteration; 0: not known yet."""
+
+REFRESH_SECONDS = 0.25
+"""How old the conditions may be that shapes are chosen for."""
+
+HEAD_BOOK = "mtp"
+HEAD_DRAFTS = 4
+
+_LATENCY_SMOOTHING = 0.1
+_LOAD_SMOOTHING = 0.1
+_PROBE_WIDTH = 4
+_PROBE_SECONDS = (1.0, 16.0)
+_TABLE_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+class Probe:
+    """Lets something that was switched off try again, each time after twice the pause, up to a limit."""
+
+    def __init__(self) -> None:
+        self._pause = _PROBE_SECONDS[0]
+        self._due: float | None = None
+
+    def due(self, now: float) -> bool:
+        """True when it is time; the next time is later."""
+        if self._due is None:
+            self._due = now + self._pause
+            return False
+        if now < self._due:
+            return False
+        self._pause = min(2 * self._pause, _PROBE_SECONDS[1])
+        self._due = now + self._pause
+        return True
+
+    def reset(self) -> None:
+        """It is on again by its own merit."""
+        self._pause = _PROBE_SECONDS[0]
+        self._due = None
+
+
+class Pace(abc.ABC):
+    """The policy of width and depth.
+
+    credits: the pool of rows on a guess. look_ahead: drafts that should wait in a stream before it is judged.
+    head_wanted: whether MTP drafts shall be made.
+    """
+
+    def __init__(self, look_ahead: int) -> None:
+        self.credits = Credits()
+        self.look_ahead = look_ahead
+        self.head_wanted = True
+
+    def refresh(self, sequences: int, group: int, history: float, now: float) -> None:  # noqa: B027
+        """Before rows are dealt: `sequences` decode, `group` of them in one iteration, behind so many positions."""
+
+    def sent(self, windows: int, rows: int) -> None:  # noqa: B027
+        """An iteration with so many windows, of so many rows together, goes out."""
+
+    def measured(self, trip: float, timings: Sequence[StageTiming]) -> None:  # noqa: B027
+        """An iteration came back `trip` seconds after it was sent."""
+
+    @abc.abstractmethod
+    def shape(self, windows: Windows, now: float) -> Shape:
+        """The shape for a sequence whose stream is filled."""
+
+
+class FixedPace(Pace):
+    """The same width and depth for everybody, however many they are: for comparisons."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(2 * width)
+        self._shape = Shape(width, depth)
+
+    def shape(self, windows: Windows, now: float) -> Shape:
+        return self._shape
+
+
+class AutoPace(Pace):
+    """The shape that gives all sequences together most tokens a second, by prediction.
+
+    conditions: what shapes are chosen for at present; None until an iteration was measured.
+    head_seconds: what the head's drafts cost a window; whoever measures it sets it.
+    """
+
+    def __init__(self, books: CommonBooks, cost: Cost, rows: int) -> None:
+        """rows: most rows of an iteration with a decode row."""
+        super().__init__(32)
+        self._books = books
+        self._cost = cost
+        self._rows = rows
+        self.head_seconds = 0.0
+        self.conditions: Conditions | None = None
+        self._table: ShapeTable | None = None
+        self._link: float | None = None
+        self._spread = 1.0
+        self._width = 1.0
+        self._known_until = -math.inf
+        self._shape_probe = Probe()
+        self._head_probe = Probe()
+
+    def measured(self, trip: float, timings: Sequence[StageTiming]) -> None:
+        computed = [timing.finished - timing.started for timing in timings]
+        if not computed or max(computed) <= 0:
+            return
+        link = max(0.0, trip - sum(timing.finished - timing.received for timing in timings))
+        spread = sum(computed) / max(computed)
+        if self._link is None:
+            self._link, self._spread = link, spread
+        self._link += _LATENCY_SMOOTHING * (link - self._link)
+        self._spread += _LATENCY_SMOOTHING * (spread - self._spread)
+
+    def sent(self, windows: int, rows: int) -> None:
+        weight = 1 - (1 - _LOAD_SMOOTHING) ** windows
+        self._width += weight * (rows / windows - self._width)
+
+    def refresh(self, sequences: int, group: int, history: float, now: float) -> None:
+        known = self.conditions
+        same = known is not None and (known.sequences, known.group) == (sequences, group)
+        if (same and now < self._known_until) or self._link is None:
+            return
+        seconds = self._seconds(history)
+        if seconds is None:
+            return
+        self._known_until = now + REFRESH_SECONDS
+        conditions = Conditions(seconds, self._spread, self._link, self._rows, sequences, group)
+        if known is None or not known.resembles(conditions):
+            self.conditions = self.credits.conditions = conditions
+            self._table = ShapeTable(conditions)
+        self._decide_on_head(now)
+
+    def shape(self, windows: Windows, now: float) -> Shape:
+        chances = windows.chances
+        if self._table is None or not chances:
+            return PLAIN
+        sequence = windows.sequence
+        remaining = sequence.token_limit - len(sequence.tokens)
+        conditions = self._table.conditions
+        others = 1.0
+        if conditions.sequences > 1:
+            others = (conditions.sequences * self._width - windows.width) / (conditions.sequences - 1)
+            others = (1 + others) / 2  # half way: all of it, and nobody would be the first to get narrower
+        shape = self._table.shape(chances, others=others, open_ended=windows.open_ended, remaining=remaining)
+        if shape is not PLAIN:
+            self._shape_probe.reset()
+        elif self._shape_probe.due(now):
+            return Shape(min(_PROBE_WIDTH, len(chances) + 1), 1)
+        return shape
+
+    def _seconds(self, history: float) -> list[float] | None:
+        """Seconds for 0, 1, 2, … rows; None when the cost is not known yet."""
+        points = [rows for rows in _TABLE_ROWS if rows <= max(2, self._rows)]
+        costs = [self._cost(rows, history) for rows in points]
+        if costs[0] <= 0:
+            return None
+        table = [max(0.0, 2 * costs[0] - costs[1]), costs[0]]
+        for low, high, before, after in zip(points, points[1:], costs, costs[1:], strict=False):
+            step = max(0.0, after - before) / (high - low)  # more rows are never predicted to take less time
+            table += [table[-1] + step * count for count in range(1, high - low + 1)]
+        return table
+
+    def _decide_on_head(self, now: float) -> None:
+        """Whether drafts of the head would pay for themselves; when not, it is tried again on a timer."""
+        assert self.conditions is not None
+        chances = self._books.chances(HEAD_BOOK, HEAD_DRAFTS)
+        slower = self.conditions._replace(link=self.conditions.link + self.head_seconds)
+        shape = best_shape(survival_of(chances, HEAD_DRAFTS), slower, HEAD_DRAFTS)
+        pays = shape.width > 1
+        if pays:
+            self._head_probe.reset()
+        self.head_wanted = pays or self._head_probe.due(now)

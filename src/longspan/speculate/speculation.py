@@ -1,0 +1,182 @@
+"""Speculation over all sequences: makes their windows and deals the rows of an iteration to them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from longspan.errors import UsageError
+from longspan.schedule.sequence import Sequence as Stream
+from longspan.schedule.span import Span, StageTiming
+from longspan.speculate.acceptance import CommonBooks, SequenceBooks
+from longspan.speculate.composite import ProposerMaker
+from longspan.speculate.depth import Shape, survival_of
+from longspan.speculate.ledger import Ledger, SpeculationStatistics
+from longspan.speculate.pace import AutoPace, Cost, FixedPace, Pace
+from longspan.speculate.windows import Windows
+
+MAX_WIDTH = 64
+MAX_DEPTH = 32
+
+
+class SpeculationPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Which drafts, and how many.
+
+    proposer: by name (see `proposers.PROPOSERS`). width, depth: rows of a window and windows of a sequence in
+    flight; both given, they are fixed, both None, they are chosen from what is measured.
+    """
+
+    proposer: str = "auto"
+    width: int | None = None
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.width is None) != (self.depth is None):
+            raise UsageError("speculation needs both a width and a depth, or neither")
+        for name, most in (("width", MAX_WIDTH), ("depth", MAX_DEPTH)):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                raise UsageError(f"speculation {name} is {value}; it must be within 1 and {most}")
+
+
+class Speculation:
+    """One for each ring. The planner calls it; times are its `now`.
+
+    ledger: what is in flight and what became of it. books: acceptance over all sequences. pace: width and depth.
+    """
+
+    def __init__(
+        self, policy: SpeculationPolicy, make_proposer: ProposerMaker, *, cost: Cost, rows: int, vocabulary: int
+    ) -> None:
+        """cost: see `pace.Cost`. rows: most rows of an iteration with a decode row. vocabulary: its size."""
+        self._make_proposer = make_proposer
+        self._vocabulary = vocabulary
+        self.ledger = Ledger()
+        self.books = CommonBooks()
+        self.pace: Pace
+        if policy.width is not None and policy.depth is not None:
+            self.pace = FixedPace(policy.width, policy.depth)
+        else:
+            self.pace = AutoPace(self.books, cost, rows)
+
+    def windows(self, sequence: Stream) -> Windows:
+        """The windows of a new sequence."""
+        books = SequenceBooks(self.books)
+        return Windows(sequence, self._make_proposer(books), books, self.ledger, self._vocabulary)
+
+    def refresh(self, sequences: int, group: int, history: float, now: float) -> None:
+        """Before rows are dealt: so many sequences decode, `group` in one iteration, behind so much history."""
+        self.pace.refresh(sequences, group, history, now)
+
+    def deal(
+        self, ready: Sequence[Windows], running: Iterable[Windows], rows: int, group: int, now: float
+    ) -> list[Span]:
+        """Spans of the next iteration, in no particular order.
+
+        ready: sequences whose next row goes out in any case. running: all others that decode; windows on a guess
+        are added for them while fewer than `group` sequences take part. rows: most rows of the iteration, at least
+        one for each of `ready`.
+        """
+        self.ledger.advance(now)
+        wishes = [self._wish(windows, now) for windows in ready]
+        shares = _shares(wishes, rows - len(ready))
+        spans = [
+            span
+            for windows, drafts in zip(ready, shares, strict=True)
+            if (span := windows.next_span(1 + drafts)) is not None
+        ]
+        taken = len(ready) + sum(shares)
+        if len(ready) < group:
+            spans += self._deeper(running, taken, rows, group - len(ready), now)
+        if spans:
+            sent = sum([len(span.tokens) for span in spans])
+            self.pace.credits.take(sent)
+            self.pace.sent(len(spans), sent)
+        return spans
+
+    def returned(self, spans: Iterable[Span], now: float) -> None:
+        """An iteration is back, before its results are taken: its decode and verify spans, void ones too."""
+        self.ledger.advance(now)
+        exact = [span for span in spans if span.phase.is_exact]
+        for span in exact:
+            self.ledger.returned(span)
+        if exact:
+            self.pace.credits.give_back()
+
+    def measured(self, trip: float, timings: Sequence[StageTiming]) -> None:
+        """An iteration without prefill rows came back `trip` seconds after it was planned."""
+        self.pace.measured(trip, timings)
+
+    def lost(self) -> None:
+        """The ring is gone, and all that was in flight."""
+        self.ledger.lost()
+        self.pace.credits.clear()
+
+    def statistics(self, now: float) -> SpeculationStatistics:
+        """Figures until now."""
+        return self.ledger.statistics(now)
+
+    def _shape(self, windows: Windows, now: float) -> Shape:
+        windows.head_wanted = self.pace.head_wanted
+        windows.look_ahead(self.pace.look_ahead)
+        shape = self.pace.shape(windows, now)
+        windows.width, windows.depth = shape.width, shape.depth
+        return shape
+
+    def _wish(self, windows: Windows, now: float) -> list[float]:
+        """The survival of each draft that a sequence would like to send with its next row."""
+        width = self._shape(windows, now).width
+        if width <= 1:
+            return []
+        return survival_of(windows.chances, min(width, windows.available) - 1)[1:]
+
+    def _deeper(self, running: Iterable[Windows], taken: int, rows: int, most: int, now: float) -> list[Span]:
+        """At most `most` windows for sequences that have some in flight already.
+
+        Those with the fewest drafts on their way come first, so that nobody fills the ring alone beside others.
+        taken: rows of the iteration that are dealt already; rows: most that it may have.
+        """
+        candidates: list[tuple[int, float, int, Windows, int]] = []
+        for windows in running:
+            shape = self._shape(windows, now)
+            if windows.in_flight >= shape.depth:
+                continue
+            count = min(shape.width, windows.available)
+            if count <= 0 or (windows.open_ended and 2 * count < shape.width):
+                continue
+            sent = windows.sent_drafts
+            survival = survival_of(windows.chances, sent + count)[sent + 1 :]
+            if self.pace.credits.worth(survival, shape.rate):
+                candidates.append((sent, -survival[0], windows.sequence.id, windows, count))
+        candidates.sort(key=lambda candidate: candidate[:3])
+        spans: list[Span] = []
+        for _, _, _, windows, wanted in candidates[:most]:
+            count = min(wanted, rows - taken)
+            if count <= 0 or not self.pace.credits.allow(taken + count):
+                break
+            span = windows.next_span(count)
+            if span is not None:
+                spans.append(span)
+                taken += count
+        return spans
+
+
+def _shares(wishes: list[list[float]], rows: int) -> list[int]:
+    """How many drafts of each wish are granted: the likeliest of all, at most `rows`."""
+    wanted = [len(wish) for wish in wishes]
+    if sum(wanted) <= rows:
+        return wanted
+    granted = [0] * len(wishes)
+    heap = [(-wish[0], index) for index, wish in enumerate(wishes) if wish]
+    heapq.heapify(heap)
+    while heap and rows > 0:
+        _, index = heap[0]
+        granted[index] += 1
+        rows -= 1
+        if granted[index] < wanted[index]:
+            heapq.heapreplace(heap, (-wishes[index][granted[index]], index))
+        else:
+            heapq.heappop(heap)
+    return granted
