@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from longspan.schedule.statistics import PlannerStatistics
+from longspan.speculate.ledger import SpeculationStatistics
 
 
 class StageStatus(msgspec.Struct, frozen=True):
@@ -50,8 +51,8 @@ class Readiness(msgspec.Struct, frozen=True):
 class EngineStatistics(msgspec.Struct, frozen=True):
     """Figures of the engine since it started; times in seconds.
 
-    kv_usage: share of all slots' cells in use. iteration_rows: rows of all iterations together. planner: the
-    planner's own figures.
+    kv_usage: share of all slots' cells in use. iteration_rows: rows of all iterations together. planner,
+    speculation: their own figures; None without speculation.
     """
 
     running: int
@@ -70,3 +71,4 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     iteration_rows: int
     preemptions: int
     planner: PlannerStatistics | None = None
+    speculation: SpeculationStatistics | None = None

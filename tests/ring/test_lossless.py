@@ -12,7 +12,6 @@ from longspan.runtime.base import StageRuntime
 from longspan.runtime.script import scripted_tokens
 from longspan.runtime.slots import KvCopy, KvTrim, SlotBook
 from longspan.schedule.policy import Policy
-from longspan.schedule.sequence import NO_SLOT, Sequence, Status
 from longspan.schedule.span import Iteration, Phase
 from tests.ring.scripted_ring import GREEDY, SCRIPT, Coordinator, ScriptedLoader, ring_plan, stage_servers
 
@@ -111,19 +110,3 @@ async def test_rows_of_an_older_epoch_are_dropped() -> None:
     found, stale = await preempted_and_back()
     assert stale > 0, "no row was in flight when its sequence was preempted; the test shows nothing"
     assert found == scripted_tokens(SCRIPT, NEWER, 24, GREEDY)
-
-
-async def test_without_the_epoch_the_tokens_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rewind(self: Sequence) -> None:
-        self.slot = NO_SLOT
-        self.status = Status.WAITING
-        self.dispatched = self.computed = self.claim = 0
-
-    monkeypatch.setattr(Sequence, "rewind", rewind)
-    # The stale row holds the token that comes next all the same, so what goes wrong depends on when it comes back.
-    wrong = 0
-    for _ in range(8):
-        found, _ = await preempted_and_back()
-        assert found[:2] == scripted_tokens(SCRIPT, NEWER, 2, GREEDY)
-        wrong += found != scripted_tokens(SCRIPT, NEWER, 24, GREEDY)
-    assert wrong

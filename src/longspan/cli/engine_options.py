@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 RING = Group("Ring", sort_key=1)
 RUNTIME = Group("Runtime", sort_key=2)
+SPECULATION = Group("Speculation", sort_key=4)
 SCHEDULING = Group("Scheduling", sort_key=3)
 
 AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -68,6 +69,16 @@ class EngineArguments:
     trace: Annotated[
         str | None, Parameter(group=SCHEDULING, help="Write a JSON line for every iteration to this file.")
     ] = None
+    proposer: Annotated[
+        Literal["auto", "none", "ngram-cache", "ngram-suffix", "ngram-edit", "mtp", "mtp+ngram"],
+        Parameter(group=SPECULATION, help="What drafts tokens ahead; the tokens stay the same."),
+    ] = "auto"
+    width: Annotated[
+        AtLeastOne | None, Parameter(group=SPECULATION, help="Rows of a window (default: from what is measured).")
+    ] = None
+    depth: Annotated[
+        AtLeastOne | None, Parameter(group=SPECULATION, help="Windows of a request in flight (default: the same).")
+    ] = None
     max_waiting: Annotated[AtLeastOne, Parameter(group=SCHEDULING, help="Requests that may wait for a slot.")] = 256
     queue_timeout: Annotated[
         float | None,
@@ -101,6 +112,9 @@ class EngineArguments:
             library=self.library,
             max_waiting=self.max_waiting,
             queue_timeout=self.queue_timeout,
+            proposer=self.proposer,
+            width=self.width,
+            depth=self.depth,
             mixing=self.mixing == "on",
             cost_model=self.cost_model,
             trace=self.trace,

@@ -31,6 +31,8 @@ from longspan.schedule.policy import Policy
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.span import IterationResult
 from longspan.schedule.trace import trace_record
+from longspan.speculate.proposers import proposer_maker
+from longspan.speculate.speculation import Speculation, SpeculationPolicy
 from longspan.status import EngineStatistics, StageStatus
 
 FAR_BACKLOG = 3
@@ -57,10 +59,12 @@ class EngineCore:
         self._tokenizer = tokenizer
         self._report = report
         self._formation = Formation(options, source)
+        self._vocabulary = source.description.vocabulary
         self._embedding = source.token_embedding(options.library)
         self._loader = LlamaLoader(source, threads=self._formation.threads, library=options.library)
         self._driver: RingDriver | None = None
         self._planner: Planner | None = None
+        self._speculation: Speculation | None = None
         self._answers: dict[int, Answer] = {}
         self._sequences: dict[RequestStream, int] = {}
         self._backlog = FAR_BACKLOG
@@ -84,7 +88,9 @@ class EngineCore:
             cost_model=options.cost_model,
             queue_timeout=options.queue_timeout,
         )
-        self._planner = Planner(self._limits(capacity), policy)
+        limits = self._limits(capacity)
+        self._speculation = self._make_speculation(limits)
+        self._planner = Planner(limits, policy, self._speculation)
         return capacity
 
     async def stop(self) -> None:
@@ -127,6 +133,22 @@ class EngineCore:
         self.epoch += 1
         self.missing = ()
         return capacity
+
+    def _make_speculation(self, limits: Limits) -> Speculation | None:
+        options = self._options
+        if options.proposer == "none":
+            return None
+
+        def cost(rows: int, history: float) -> float:
+            return 0.0 if self._planner is None else self._planner.decode_seconds(rows, history)
+
+        return Speculation(
+            SpeculationPolicy(proposer=options.proposer, width=options.width, depth=options.depth),
+            proposer_maker(options.proposer),
+            cost=cost,
+            rows=limits.free_rows,
+            vocabulary=self._vocabulary,
+        )
 
     def _limits(self, capacity: Capacity) -> Limits:
         free = max(1, min(capacity.exact_rows - 1, capacity.max_rows))
@@ -220,7 +242,9 @@ class EngineCore:
     def statistics(self) -> EngineStatistics:
         """Figures so far."""
         assert self._planner is not None
-        return self._counters.statistics(self._planner.statistics(self._now()))
+        now = self._now()
+        speculation = None if self._speculation is None else self._speculation.statistics(now)
+        return self._counters.statistics(self._planner.statistics(now), speculation)
 
     def _fail_all(self, error: LongspanError) -> None:
         batch: Delivery = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from longspan.schedule.statistics import PlannerStatistics
+from longspan.speculate.ledger import SpeculationStatistics
 from longspan.status import EngineStatistics
 
 
@@ -16,8 +17,8 @@ class Counters:
         self.prompt_tokens = 0
         self.generated_tokens = 0
 
-    def statistics(self, planner: PlannerStatistics) -> EngineStatistics:
-        """The totals with the planner's."""
+    def statistics(self, planner: PlannerStatistics, speculation: SpeculationStatistics | None) -> EngineStatistics:
+        """The totals with those of planner and speculation."""
         return EngineStatistics(
             running=planner.running,
             waiting=planner.waiting,
@@ -35,4 +36,5 @@ class Counters:
             iteration_rows=planner.decode_rows + planner.prefill_rows + planner.recompute_rows,
             preemptions=planner.preemptions,
             planner=planner,
+            speculation=speculation,
         )

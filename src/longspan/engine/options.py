@@ -23,6 +23,8 @@ class EngineOptions:
     threads: of each local stage; None: this machine's cores shared out over the local stages.
     activation_dtype: of activations between stages. library: path of another libllama of the same build.
     max_waiting: requests that may wait for a slot. queue_timeout: seconds after which a waiting request fails.
+    proposer: what drafts tokens ahead ("auto", "none", …; see `speculate.proposers`). width, depth: rows of a
+    window and windows of a request in flight; both None: chosen from what is measured.
     mixing: prefill may join decode rows in one iteration. cost_model: name of the model that predicts durations.
     trace: file that gets one record an iteration.
     heal_seconds: how long a lost ring may take to form again before running requests fail.
@@ -41,6 +43,9 @@ class EngineOptions:
     library: str | None = None
     max_waiting: int = 256
     queue_timeout: float | None = None
+    proposer: str = "auto"
+    width: int | None = None
+    depth: int | None = None
     mixing: bool = True
     cost_model: str = "analytic"
     trace: str | None = None

@@ -50,6 +50,14 @@ class DelayedLink(Link):
         self._in_flight.append((due, frame))
         self._wake.set()
 
+    def send_at_once(self, frame: Frame) -> bool:
+        """See `Link.send_at_once`."""
+        if self._error is not None or len(self._in_flight) >= LINE_FRAMES:
+            return False
+        self._in_flight.append((asyncio.get_running_loop().time() + self._seconds, frame))
+        self._wake.set()
+        return True
+
     async def receive(self) -> Frame:
         """See `Link.receive`."""
         return await self._link.receive()

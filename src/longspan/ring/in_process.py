@@ -33,12 +33,18 @@ class InProcessLink(Link):
         waiting = self._other._incoming
         while not self._over and len(waiting) >= QUEUE_FRAMES:
             await self._change()
-        if self._over:
+        if not self.send_at_once(frame):
             raise RingError(f"the link to {self.peer} is closed")
-        waiting.append(frame)
+
+    def send_at_once(self, frame: Frame) -> bool:
+        """See `Link.send_at_once`."""
+        if self._over or len(self._other._incoming) >= QUEUE_FRAMES:
+            return False
+        self._other._incoming.append(frame)
         self._other._changed.set()
         self.statistics.frames_sent += 1
         self.statistics.bytes_sent += sum(map(len, frame.parts()))
+        return True
 
     async def receive(self) -> Frame:
         """See `Link.receive`. What the other end sent before it closed still arrives."""

@@ -30,6 +30,10 @@ class Link(abc.ABC):
         """Send after everything sent before. Waits while the link is full. Raises RingError when it is closed."""
 
     @abc.abstractmethod
+    def send_at_once(self, frame: Frame) -> bool:
+        """Send without waiting, if that is possible now; False when it is not, also on a closed link."""
+
+    @abc.abstractmethod
     async def receive(self) -> Frame:
         """The next frame. Raises RingError when the link was lost, ProtocolError on bytes that are no frame."""
 

@@ -28,6 +28,7 @@ from longspan.ring.messages import (
     decode,
     encode,
 )
+from longspan.ring.outbox import Outbox
 from longspan.ring.stage_compute import StageCompute
 from longspan.ring.tcp import TcpLink, connect
 from longspan.ring.worker import Worker
@@ -69,7 +70,8 @@ class StageSession:
         self._width = width
         self._next: Link | None = None
         self._compute: StageCompute | None = None
-        self._outgoing: asyncio.Queue[Frame] = asyncio.Queue()
+        self._outgoing = Outbox(self._route, self._sent)
+        self._passed = 0
         self._room = asyncio.Semaphore(QUEUE_FRAMES)
         self._readers: list[asyncio.Task[None]] = []
         self._ended: asyncio.Future[LongspanError] = asyncio.get_running_loop().create_future()
@@ -110,7 +112,7 @@ class StageSession:
         loop = asyncio.get_running_loop()
 
         def report(text: str) -> None:
-            loop.call_soon_threadsafe(self._outgoing.put_nowait, encode(Progress(text)))
+            loop.call_soon_threadsafe(self._outgoing.put, encode(Progress(text)))
 
         assignment = self.assignment
         try:
@@ -128,7 +130,7 @@ class StageSession:
             return
         capacity = runtime.capacity()
         self._control_raw.open_payloads()
-        self._outgoing.put_nowait(
+        self._outgoing.put(
             encode(
                 Ready(
                     capacity.slots,
@@ -224,35 +226,31 @@ class StageSession:
 
     def _computed(self, frame: Frame | None, error: BaseException | None) -> None:
         if frame is not None:
-            self._outgoing.put_nowait(frame)
+            self._outgoing.put(frame)
             return
         # A malformed frame is refused before anything was changed; after any other error the slots are in doubt.
         self.broken = self.broken or not isinstance(error, ProtocolError)
         self._end(error if isinstance(error, LongspanError) else self._unexpected(error))
 
-    async def _write(self) -> None:
-        passed = 0
-        try:
-            while True:
-                frame = await self._outgoing.get()
-                if frame.kind is Kind.ITERATION:
-                    await self._pass_on(frame)
-                    if self.assignment.stage == 0:
-                        passed += 1
-                        await self._control.send(encode(Passed(passed)))
-                else:
-                    await self._control.send(frame)
-                if frame.kind in (Kind.ITERATION, Kind.RESULT):
-                    self._room.release()
-        except LongspanError as error:
-            self._end(error)
-
-    async def _pass_on(self, frame: Frame) -> None:
+    def _route(self, frame: Frame) -> Link:
+        if frame.kind is not Kind.ITERATION:
+            return self._control
         assert self._next is not None
+        return self._next
+
+    def _sent(self, frame: Frame) -> None:
+        if frame.kind in (Kind.ITERATION, Kind.RESULT):
+            self._room.release()
+        if frame.kind is Kind.ITERATION and self.assignment.stage == 0:
+            self._passed += 1
+            self._outgoing.put(encode(Passed(self._passed)))
+
+    async def _write(self) -> None:
         try:
-            await self._next.send(frame)
-        except RingError as error:
-            raise self._lost_next(error) from None
+            await self._outgoing.run()
+        except LongspanError as error:
+            to_next = self._next is not None and self._outgoing.link is self._next
+            self._end(self._lost_next(error) if to_next else error)
 
     # --------------------------------------------------------------------------------------------------- the end
 

@@ -1,7 +1,7 @@
 """Links over TCP.
 
-A buffered protocol reads the 20 bytes of a prefix, checks the announced lengths, and then reads the rest of the
-frame straight into its own buffer: one allocation and no copy a frame.
+Small frames are read into a common buffer. Once the 20 bytes of a prefix are there, the announced lengths are
+checked; a frame that does not fit gets a buffer of its own, into which the rest is read without another copy.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from longspan.ring.frame import (
     read_prefix,
 )
 from longspan.ring.link import Link, LinkStatistics
+
+COMMON_BYTES = 16 << 10
+"""Small frames are read together, one system call for all that are there."""
 
 QUEUE_FRAMES = 64
 """Received frames that may wait before the link stops reading from its socket."""
@@ -46,8 +49,8 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         self._error: RingError | None = None
         self._reading = True
         self._prefix: Prefix | None = None
-        self._buffer = bytearray(PREFIX.size)
-        self._view = memoryview(self._buffer)
+        self._common = memoryview(bytearray(COMMON_BYTES))
+        self._view = self._common
         self._filled = 0
         self._peer = "?"
 
@@ -65,12 +68,20 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         """See `Link.send`."""
         while not self._writable.is_set():
             await self._writable.wait()
-        if self._transport is None or self._error is not None or self._transport.is_closing():
+        if not self.send_at_once(frame):
             raise self._error or RingError(f"the link to {self._peer} is closed")
+
+    def send_at_once(self, frame: Frame) -> bool:
+        """See `Link.send_at_once`."""
+        if self._transport is None or self._error is not None or self._transport.is_closing():
+            return False
+        if not self._writable.is_set():
+            return False
         parts = frame.parts()
         self._transport.writelines(parts)
         self.statistics.frames_sent += 1
         self.statistics.bytes_sent += sum(map(len, parts))
+        return True
 
     async def receive(self) -> Frame:
         """See `Link.receive`."""
@@ -81,9 +92,8 @@ class TcpLink(asyncio.BufferedProtocol, Link):
             await self._arrived.wait()
         frame = self._frames.popleft()
         self.statistics.queued = len(self._frames)
-        if not self._reading and len(self._frames) < QUEUE_FRAMES // 2 and self._transport is not None:
-            self._reading = True
-            self._transport.resume_reading()
+        if not self._reading and len(self._frames) < QUEUE_FRAMES // 2:
+            self._go_on()
         return frame
 
     async def close(self) -> None:
@@ -133,32 +143,64 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """Where the next bytes go: the frame that is being read, else the common buffer."""
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
         self._filled += nbytes
         self.statistics.bytes_received += nbytes
-        if self._filled < len(self._buffer):
-            return
+        self._advance()
+
+    def _go_on(self) -> None:
+        """There is room again: first for what was read already, then for more."""
+        self._reading = True
+        self._advance()
+        if self._reading and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _advance(self) -> None:
         try:
-            self._complete()
+            if self._prefix is not None:
+                if self._filled == len(self._view):
+                    self._take(self._prefix, self._view)
+                    self._read_common(0)
+            else:
+                self._take_common()
         except ProtocolError as error:
             self._fail(error)
             self.abort()
 
-    def _complete(self) -> None:
-        if self._prefix is None:
-            self._prefix = read_prefix(self._buffer, self._max_header_bytes, self._max_payload_bytes)
-            size = self._prefix.header_bytes + self._prefix.payload_bytes
-            if size:
-                self._expect(size)
+    def _take_common(self) -> None:
+        """Take the frames that lie whole in the common buffer; go on with the rest of one that does not."""
+        start = 0
+        while self._filled - start >= PREFIX.size and self._reading:
+            body = start + PREFIX.size
+            prefix = read_prefix(self._common[start:body], self._max_header_bytes, self._max_payload_bytes)
+            size = prefix.header_bytes + prefix.payload_bytes
+            if self._filled - body < size:
+                if body + size > len(self._common) or start:
+                    self._read_frame(prefix, body, size)
                 return
-            self._buffer = bytearray()
-        prefix, data = self._prefix, memoryview(self._buffer)
-        self._prefix = None
-        self._expect(PREFIX.size)
+            self._take(prefix, memoryview(bytes(self._common[body : body + size])))
+            start = body + size
+        self._read_common(start)
+
+    def _read_frame(self, prefix: Prefix, body: int, size: int) -> None:
+        """The frame does not fit behind what was read already: it gets a buffer of its own."""
+        held = self._filled - body
+        view = memoryview(bytearray(size))
+        view[:held] = self._common[body : self._filled]
+        self._prefix, self._view, self._filled = prefix, view, held
+
+    def _read_common(self, start: int) -> None:
+        """Read into the common buffer again; what is left in it from `start` on moves to its beginning."""
+        held = self._filled - start if self._prefix is None else 0
+        if held and start:
+            self._common[:held] = bytes(self._common[start : start + held])
+        self._prefix, self._view, self._filled = None, self._common, held
+
+    def _take(self, prefix: Prefix, data: memoryview) -> None:
         self._frames.append(Frame(prefix.kind, bytes(data[: prefix.header_bytes]), data[prefix.header_bytes :]))
         self.statistics.frames_received += 1
         self.statistics.queued = len(self._frames)
@@ -166,11 +208,6 @@ class TcpLink(asyncio.BufferedProtocol, Link):
             self._reading = False
             self._transport.pause_reading()
         self._arrived.set()
-
-    def _expect(self, size: int) -> None:
-        self._buffer = bytearray(size)
-        self._view = memoryview(self._buffer)
-        self._filled = 0
 
     def _fail(self, error: RingError) -> None:
         if self._error is None:

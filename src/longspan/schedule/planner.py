@@ -19,7 +19,7 @@ from longspan.errors import ProtocolError
 from longspan.schedule.admission import Admission
 from longspan.schedule.events import Event, FailureKind, FinishReason, TokensCommitted
 from longspan.schedule.filling import Filling, Prompt
-from longspan.schedule.geometry import Geometry, decode_geometry, join_geometry
+from longspan.schedule.geometry import Geometry, decode_geometry, geometry_of, join_geometry
 from longspan.schedule.limits import Limits
 from longspan.schedule.outcome import SpanFault, outcomes
 from longspan.schedule.pacing import NOTHING_JOINED, Joining, Pacing
@@ -30,6 +30,7 @@ from longspan.schedule.roster import Roster
 from longspan.schedule.sequence import Sequence
 from longspan.schedule.snapshot import PlannerStatistics, snapshot
 from longspan.schedule.span import Iteration, IterationResult, Sample, Span
+from longspan.schedule.speculator import Speculator
 from longspan.schedule.statistics import Counters
 
 _SLOT = attrgetter("slot")
@@ -56,8 +57,10 @@ class Planner:
     last_completed: what was known when the iteration was planned whose result was taken last; for traces.
     """
 
-    def __init__(self, limits: Limits, policy: Policy | None = None) -> None:
+    def __init__(self, limits: Limits, policy: Policy | None = None, speculator: Speculator | None = None) -> None:
+        """speculator: deals windows of drafts to sequences; None: every sequence has one row in flight at most."""
         self.limits = limits
+        self._speculator = speculator
         self.policy = policy or Policy()
         self.last_completed: PlanRecord | None = None
         self._roster = Roster(limits, self.policy)
@@ -81,6 +84,8 @@ class Planner:
         """
         self._admission.check(request, self.limits)
         sequence = Sequence(self._next_sequence, request, now, self.limits.longest)
+        if self._speculator is not None:
+            sequence.tail = self._speculator.windows(sequence)
         self._next_sequence += 1
         self._roster.enqueue(sequence)
         return sequence.id
@@ -112,7 +117,7 @@ class Planner:
         prompt = self._filling.next_prompt() if self._filling.wanted else None
         prefill = self._prefill_before_decode(prompt, now) if prompt is not None else []
         slots = self._decode_slots() if not prefill else []
-        spans, decode = self._decode_spans(slots)
+        spans, decode = self._decode_spans(slots, now) if not prefill else ([], Geometry())
         if slots and prompt is not None and self.limits.pooled:
             prompt = self._filling.next_prompt()  # making room may have taken its place away
         joining = NOTHING_JOINED
@@ -131,12 +136,16 @@ class Planner:
         roster, pacing = self._roster, self._pacing
         spans, prefill, geometry = draft.spans, draft.prefill, draft.decode
         if prefill:
-            geometry = join_geometry(draft.decode, draft.slots, prefill)
             for span in prefill:
                 bisect.insort(spans, span, key=_SLOT)
+            if self._speculator is None:
+                geometry = join_geometry(draft.decode, draft.slots, prefill)
+            else:
+                geometry = geometry_of(spans)
         if geometry.exact_rows:
             self._last_decode = draft.decode
-        self._prefill_only_in_a_row = self._prefill_only_in_a_row + 1 if draft.streams and not draft.slots else 0
+        starving = draft.streams and not geometry.exact_rows
+        self._prefill_only_in_a_row = self._prefill_only_in_a_row + 1 if starving else 0
         operations, samplings = tuple(roster.slots.operations), tuple(roster.samplings)
         roster.slots.operations.clear()
         roster.samplings.clear()
@@ -153,7 +162,7 @@ class Planner:
             decode_seconds=draft.joining.decode_seconds,
             allowance=draft.joining.allowance,
             prefill_seconds=pacing.prefill_seconds(prefill[0].start, rows, self.limits.free_rows) if rows else 0.0,
-            prefill_cut=self._filling.wanted and (not draft.slots or rows >= draft.joining.rows),
+            prefill_cut=self._filling.wanted and (not geometry.exact_rows or rows >= draft.joining.rows),
             guard=pacing.guard.state(now),
             streams=draft.streams,
             running=roster.slots.running,
@@ -172,15 +181,47 @@ class Planner:
         roster = self._roster
         if not len(roster.ready):
             return []
-        share = math.ceil(len(roster.decoding) / self.policy.lanes)
-        slots = roster.ready.take(min(share, self.limits.free_rows))
+        slots = roster.ready.take(min(self._share, self.limits.free_rows))
         return self._admission.make_room(slots) if self.limits.pooled else slots
 
-    def _decode_spans(self, slots: list[int]) -> tuple[list[Span], Geometry]:
-        """One row on each of the slots, and their geometry."""
+    @property
+    def _share(self) -> int:
+        """Sequences that decode in one iteration when all lanes are filled alike."""
+        return math.ceil(len(self._roster.decoding) / self.policy.lanes)
+
+    def _decode_spans(self, slots: list[int], now: float) -> tuple[list[Span], Geometry]:
+        """One row on each of the slots, or windows where there is speculation, and their geometry."""
         owners = self._roster.slots.owners
+        if self._speculator is not None:
+            return self._windows(self._speculator, slots, now)
         spans = [owner.decode_span() for slot in slots if (owner := owners[slot]) is not None]
         return spans, decode_geometry(slots, sum([span.start for span in spans]))
+
+    def _windows(self, speculator: Speculator, slots: list[int], now: float) -> tuple[list[Span], Geometry]:
+        """Windows of the sequences on `slots`, and windows on a guess of others that have some in flight."""
+        roster = self._roster
+        decoding = roster.decoding.values()
+        if not decoding:
+            return [], Geometry()
+        taken = set(slots)
+        ready = [sequence.tail for sequence in decoding if sequence.slot in taken]
+        running = [
+            sequence.tail
+            for sequence in decoding
+            if sequence.slot not in taken and sequence.slot not in roster.ready
+        ]
+        history = sum([len(sequence.tokens) for sequence in decoding]) / len(decoding)
+        speculator.refresh(len(decoding), self._share, history, now)
+        # A pool of cells is shared out row by row, so there nobody may run ahead on a guess.
+        rows = len(ready) if self.limits.pooled else self.limits.free_rows
+        spans = speculator.deal(ready, running, rows, self._share, now)
+        spans.sort(key=_SLOT)
+        return spans, geometry_of(spans)
+
+    def decode_seconds(self, rows: int, history: float) -> float:
+        """Predicted seconds of the slowest stage for one window of `rows` rows; 0 before anything was measured."""
+        at = int(history)
+        return self._pacing.costs.predict(Geometry(rows, 0, 1, at, at * rows, rows * rows, rows, 1, rows))
 
     def _prefill_before_decode(self, prompt: Prompt, now: float) -> list[Span]:
         """Spans of an iteration without decode rows although some are ready; empty when it is not their turn."""
@@ -224,6 +265,10 @@ class Planner:
         iteration = record.iteration
         roster = self._roster
         ready: list[int] = []
+        if self._speculator is not None:
+            self._speculator.returned(iteration.spans, now)
+            if not record.geometry.prefill_rows:
+                self._speculator.measured(now - record.planned_at, result.timings)
         decided = outcomes(iteration, result)
         for span, outcome in zip(iteration.spans, decided.spans, strict=True):
             sequence = roster.sequences.get(span.sequence)
@@ -263,6 +308,8 @@ class Planner:
             self.limits = limits
         self._roster.reset(self.limits)
         self._pacing.ring_lost()
+        if self._speculator is not None:
+            self._speculator.lost()
         return self._roster.take_events()
 
     def expire(self, now: float) -> list[Event]:

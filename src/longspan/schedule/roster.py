@@ -130,6 +130,8 @@ class Roster:
         else:
             self._leave_slot(sequence, keep)
         sequence.status = Status.FINISHED
+        if sequence.tail is not None:
+            sequence.tail.forget()
         del self.sequences[sequence.id]
 
     def _leave_slot(self, sequence: Sequence, keep: bool) -> None:

@@ -6,6 +6,7 @@ import enum
 
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.span import Phase, Sample, Span
+from longspan.schedule.speculator import Tail
 
 NO_SLOT = -1
 
@@ -34,8 +35,7 @@ class Sequence:
     cached_tokens: positions that were served from another sequence's KV at the first admission.
     overtakes: later, not more urgent sequences that were admitted first.
 
-    What lies beyond the committed tokens is known only to `decodable`, `decode_span` and `commit`: here one row in
-    flight. Speculative windows replace these three.
+    tail: what lies beyond the committed tokens; None: nothing does, and one decode row is in flight at most.
     """
 
     __slots__ = (
@@ -57,6 +57,7 @@ class Sequence:
         "request",
         "slot",
         "status",
+        "tail",
         "token_limit",
         "tokens",
     )
@@ -80,6 +81,7 @@ class Sequence:
         self.overtakes = 0
         self.admitted_at: float | None = None
         self.hashes: list[int] = []
+        self.tail: Tail | None = None
         self.limit_tokens(longest)
 
     def limit_tokens(self, longest: int) -> None:
@@ -145,6 +147,8 @@ class Sequence:
 
         Committing ends with an end token or the token limit; then the sequence has `ended`.
         """
+        if self.tail is not None:
+            return self.tail.commit(span, samples)
         self.computed = span.start + len(span.tokens)
         tokens = self.tokens
         for count, sample in enumerate(samples, start=1):
@@ -168,3 +172,5 @@ class Sequence:
         self.dispatched = 0
         self.computed = 0
         self.claim = 0
+        if self.tail is not None:
+            self.tail.forget()

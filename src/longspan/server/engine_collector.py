@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from longspan.schedule.guard import GuardState
 from longspan.schedule.statistics import ROW_BUCKETS, PlannerStatistics
 from longspan.server.contract import ServingEngine
+from longspan.speculate.ledger import SpeculationStatistics
 from longspan.status import EngineStatistics, StageStatus
 
 LABELS = ("model_name", "engine")
@@ -37,6 +38,8 @@ class EngineCollector(Collector):
         yield from _engine_metrics(statistics, values)
         if statistics.planner is not None:
             yield from _planner_metrics(statistics.planner, statistics.iteration_rows, values)
+        if statistics.speculation is not None:
+            yield from _speculation_metrics(statistics.speculation, values)
         yield from _stage_metrics(self._engine.ring().stages, values)
 
 
@@ -103,6 +106,54 @@ def _planner_metrics(planner: PlannerStatistics, rows: int, values: tuple[str, .
     guard = StateSetMetricFamily("longspan:guard_state", "Whether prefill may join decode.", labels=LABELS)
     guard.add_metric(values, {state.value: state is planner.guard for state in GuardState})
     yield guard
+
+
+def _speculation_metrics(speculation: SpeculationStatistics, values: tuple[str, ...]) -> Iterator[Metric]:
+    for name, text, figure in (
+        ("vllm:spec_decode_num_drafts", "Windows sent with drafts.", speculation.drafts),
+        ("vllm:spec_decode_num_draft_tokens", "Draft tokens sent.", speculation.draft_tokens),
+        ("vllm:spec_decode_num_accepted_tokens", "Draft tokens that came true.", speculation.accepted_tokens),
+        ("longspan:useful_rows", "Decode and verify rows whose token was committed.", speculation.useful_rows),
+        ("longspan:stale_rows", "Decode and verify rows that came back for nothing.", speculation.stale_rows),
+        ("longspan:windows", "Windows that came back and counted.", speculation.windows),
+        ("longspan:stale_windows", "Windows that came back after their epoch.", speculation.stale_windows),
+    ):
+        yield _counter(name, text, figure, values)
+    for name, text, value in (
+        ("longspan:tokens_per_traversal", "Tokens for each window.", speculation.tokens_per_traversal),
+        (
+            "longspan:useful_rows_in_flight",
+            "Live rows in flight, averaged over time.",
+            speculation.useful_in_flight,
+        ),
+        ("longspan:stale_rows_in_flight", "Void rows in flight, averaged over time.", speculation.stale_in_flight),
+        ("longspan:rows_in_flight", "Decode and verify rows in flight now.", speculation.rows_in_flight),
+    ):
+        yield _gauge(name, text, value, values)
+    for name, text, label, figures in (
+        (
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Draft tokens that came true, by place in the window.",
+            "position",
+            dict(enumerate(speculation.accepted_by_position)),
+        ),
+        (
+            "longspan:draft_tokens_judged",
+            "Draft tokens that were compared with the target.",
+            "proposer",
+            speculation.judged_by_proposer,
+        ),
+        (
+            "longspan:draft_tokens_accepted",
+            "Draft tokens that came true.",
+            "proposer",
+            speculation.accepted_by_proposer,
+        ),
+    ):
+        family = CounterMetricFamily(name, text, labels=(*LABELS, label))
+        for key, count in figures.items():
+            family.add_metric((*values, str(key)), count)
+        yield family
 
 
 def _stage_metrics(stages: tuple[StageStatus, ...], values: tuple[str, ...]) -> Iterator[Metric]:

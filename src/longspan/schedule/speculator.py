@@ -1,0 +1,52 @@
+"""What the planner asks of speculation; `speculate.speculation` and `speculate.windows` fit. It is optional."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from typing import Any, Protocol
+
+from longspan.schedule.span import Sample, Span, StageTiming
+
+
+class Tail(Protocol):
+    """What lies beyond the committed tokens of one sequence: drafts, and the windows that are in flight."""
+
+    def commit(self, span: Span, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+        """Take over what the ring computed for a span of the running epoch; the samples that were committed."""
+        ...
+
+    def forget(self) -> None:
+        """The sequence was rewound, or is over."""
+        ...
+
+
+class Speculator(Protocol):
+    """Deals the rows of an iteration to the windows of sequences. Times are the planner's."""
+
+    def windows(self, sequence: Any) -> Any:
+        """The tail of a new sequence."""
+        ...
+
+    def refresh(self, sequences: int, group: int, history: float, now: float) -> None:
+        """Before rows are dealt: so many sequences decode, `group` in one iteration, behind so much history."""
+        ...
+
+    def deal(self, ready: Items[Any], running: Iterable[Any], rows: int, group: int, now: float) -> list[Span]:
+        """Spans of the next iteration, in no particular order.
+
+        One row or more for each of `ready`, and windows on a guess for others of `running`.
+        """
+        ...
+
+    def returned(self, spans: Iterable[Span], now: float) -> None:
+        """An iteration is back, before its results are taken."""
+        ...
+
+    def measured(self, trip: float, timings: Items[StageTiming]) -> None:
+        """An iteration without prefill rows came back `trip` seconds after it was planned."""
+        ...
+
+    def lost(self) -> None:
+        """The ring is gone, and all that was in flight."""
+        ...
