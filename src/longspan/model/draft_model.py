@@ -64,12 +64,14 @@ class DraftModel:
     """A head, ready to run.
 
     file: GGUF of one layer with `len(vocabulary)` rows of logits. vocabulary: (n,) the token of each row.
+    embedding, output: rows of the model's token embedding and of its output matrix.
     prefix_tokens: (p + 1,), prefix_hidden: (p, width): see `mtp_head`; p may be 0.
     """
 
     file: Path
     fusion: Fusion
     embedding: TokenEmbedding
+    output: TokenEmbedding
     vocabulary: npt.NDArray[np.int32]
     prefix_tokens: npt.NDArray[np.int32]
     prefix_hidden: Array
@@ -125,7 +127,7 @@ def compose_draft_model(
         ]
         _write(target, _metadata(head, len(chosen)), tensors)
     fusion = Fusion(head.eh_proj, head.embedding_norm, head.hidden_norm, head.rms_epsilon)
-    return DraftModel(target, fusion, embedding, chosen, head.prefix_tokens, head.prefix_hidden)
+    return DraftModel(target, fusion, embedding, matrix, chosen, head.prefix_tokens, head.prefix_hidden)
 
 
 def _output_matrix(stage_file: Path) -> TokenEmbedding:

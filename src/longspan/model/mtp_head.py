@@ -15,8 +15,8 @@ The file is in the safetensors format. Metadata, all text: `base` and `base_sha2
 `draft_vocabulary` (token ids, int32), `prefix_tokens` (n + 1, int32) and `prefix_hidden` (n, width).
 
 The prefix is the beginning of some conversation: row i is the hidden state at position i, token i the one there.
-The head attends strongly to the first positions of a sequence; with a prefix before every sequence it drafts as well
-without the prompt as with it (measured for the demo's head, see its README), so no prompt row has to pass the
+The head attends strongly to the first positions of a sequence; with a prefix before every sequence it drafts as
+well without the prompt as with it (measured for the demo's head, see its README), so no prompt row has to pass the
 output matrix for its sake.
 """
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
 from longspan.llamacpp.library import load_library
 from longspan.model.architecture import find_architecture
+from longspan.model.draft_model import DraftModel, compose_draft_model
+from longspan.model.mtp_head import find_head, read_head
 from longspan.model.source import ModelSource
 from longspan.ring.messages import Assignment
 from longspan.runtime.base import StageRuntime
+from longspan.runtime.llama.mtp import DRAFT_LENGTH
 from longspan.runtime.llama.runtime import LlamaRuntime, Sampler
 from longspan.sampling.sampler import sample
 
@@ -26,6 +30,8 @@ class LlamaLoader:
     """A `StageLoader` over a model source.
 
     threads: of the compute, None for all cores. sampler: of the last stage.
+    mtp_head: what drafts on the last stage: a head's file; True for the one that Longspan carries for the model, if
+    it carries one; False for none. draft_length: tokens of a draft.
     """
 
     def __init__(
@@ -35,6 +41,8 @@ class LlamaLoader:
         threads: int | None = None,
         library: str | None = None,
         sampler: Sampler = sample,
+        mtp_head: Path | bool = True,
+        draft_length: int = DRAFT_LENGTH,
     ) -> None:
         description = source.description
         self._source = source
@@ -42,6 +50,8 @@ class LlamaLoader:
         self._threads = threads or default_threads()
         self._library = library
         self._sampler = sampler
+        self._mtp_head = mtp_head
+        self._draft_length = draft_length
         self.digest = source.digest
         self.layers = description.layers
         self.width = description.width
@@ -53,6 +63,7 @@ class LlamaLoader:
         library = load_library(self._library)
         report(f"composing layers {start}-{end}")
         path = self._source.stage_file(start, end)
+        head = self._draft_model(path) if end == self.layers else None
         report(f"loading layers {start}-{end} and checking exactness")
         return LlamaRuntime(
             library,
@@ -66,4 +77,13 @@ class LlamaLoader:
             input_tensor=self._architecture.input_tensor,
             width=self.width,
             sampler=self._sampler,
+            head=head,
+            draft_length=self._draft_length,
         )
+
+    def _draft_model(self, stage_file: Path) -> DraftModel | None:
+        path = find_head(self._source) if isinstance(self._mtp_head, bool) else self._mtp_head
+        if path is None or self._mtp_head is False:
+            return None
+        embedding = self._source.token_embedding(self._library)
+        return compose_draft_model(read_head(path), stage_file, embedding, self._source.digest)

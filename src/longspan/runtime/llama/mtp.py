@@ -13,10 +13,12 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from longspan.errors import LongspanError
 from longspan.llamacpp.library import Library
 from longspan.model.draft_model import DraftModel
+from longspan.runtime.draft_lexicon import DraftLexicon
 from longspan.runtime.draft_stream import DraftStream, Hidden, Path, committed_path
 from longspan.runtime.llama.context import LlamaContext
 from longspan.runtime.llama.graph_tap import GraphTap
@@ -24,9 +26,9 @@ from longspan.runtime.slots import KvCopy, KvTrim, SlotPlan
 from longspan.schedule.span import DraftRequest, Sample, Span
 
 DRAFT_LENGTH = 4
-WINDOW = 256
+WINDOW = 192
 """Most rows of a slot that the head attends to, besides the prefix."""
-_DROPPED = 128
+_DROPPED = 64
 """Rows that leave at once when the window is full."""
 _MOST_WAITING = 64
 """Rows with hidden states that wait in memory for a draft to be asked for."""
@@ -67,6 +69,11 @@ class MtpDrafter:
         self.failures = 0
         self._prefix = len(model.prefix_hidden)
         self._streams = [DraftStream() for _ in range(slots)]
+        common = np.zeros(model.output.vocabulary, np.bool_)
+        common[model.vocabulary] = True
+        self._lexicons = [DraftLexicon(model.output, common) for _ in range(slots)]
+        # numpy's matrix products are small here; its own threads would only take the cores from llama.cpp's.
+        self._blas = ThreadpoolController().select(user_api="blas")
         self._cells = [self._prefix] * slots
         self._tap = GraphTap(library, "result_norm", model.width, slots)
         room = slots * (WINDOW + length) + self._prefix + _MAX_ROWS
@@ -94,6 +101,7 @@ class MtpDrafter:
         else:
             # The prefix serves a new sequence about as well as the rows of another one would.
             self._streams[action.target].clear()
+            self._lexicons[action.target] = self._lexicons[action.source].copy()
 
     def follow(
         self,
@@ -113,6 +121,7 @@ class MtpDrafter:
         tips: dict[int, tuple[int, int]] = {}  # by slot
         crowded: list[int] = []
         for (index, _, span), first in zip(plan.runnable, firsts, strict=True):
+            self._lexicons[span.slot].note(span.tokens)
             tokens = sampled.get(index, {})
             if len(tokens) < len(span.sample_rows):
                 continue  # sampling failed, and the slot with it
@@ -140,7 +149,8 @@ class MtpDrafter:
     def _guard(self, slots: Sequence[int], work: Callable[[Sequence[int]], _Result]) -> _Result | None:
         """Do work; when llama.cpp refuses, the slots lose what the head has seen, and nothing else happens."""
         try:
-            return work(slots)
+            with self._blas.limit(limits=1):
+                return work(slots)
         except LongspanError:
             self.failures += 1
             for slot in slots:
@@ -212,10 +222,10 @@ class MtpDrafter:
         candidates = []
         ids, ends = list(slots), [self._cells[slot] for slot in slots]
         for step in range(self._length):
-            tokens = self._model.vocabulary[logits.argmax(axis=1)]
+            tokens, likeliest = self._choose(slots, logits, states)
             chosen.append(tokens)
             if self._top:
-                candidates.append(self._likeliest(logits))
+                candidates.append(likeliest)
             if step + 1 < self._length:
                 rows = self._model.fusion.rows(self._model.embedding.rows(tokens), states)
                 for slot in slots:
@@ -227,16 +237,27 @@ class MtpDrafter:
         by_slot = zip(*candidates, strict=True) if candidates else [()] * len(slots)
         return [Draft(tuple(chain), tuple(steps)) for chain, steps in zip(chains, by_slot, strict=True)]
 
-    def _likeliest(self, logits: Array) -> list[tuple[tuple[int, float], ...]]:
-        """Of each row, the `top` likeliest tokens of the draft vocabulary and their probabilities in it."""
-        result = []
-        for row in logits:
-            best = np.argpartition(row, -self._top)[-self._top :]
-            best = best[np.argsort(-row[best])]
-            largest = row[best[0]]
-            chances = np.exp(row[best] - largest) / np.exp(row - largest).sum()
-            result.append(tuple(zip(self._model.vocabulary[best].tolist(), chances.tolist(), strict=True)))
-        return result
+    def _choose(
+        self, slots: Sequence[int], logits: Array, states: Array
+    ) -> tuple[npt.NDArray[np.int32], list[tuple[tuple[int, float], ...]]]:
+        """For each slot the likeliest token, and the `top` likeliest with their probabilities."""
+        tokens: npt.NDArray[np.int32] = np.empty(len(slots), np.int32)
+        candidates = []
+        for index, slot in enumerate(slots):
+            lexicon = self._lexicons[slot]
+            scores = np.concatenate([logits[index], lexicon.logits(states[index])])
+            tokens[index] = self._token(lexicon, int(scores.argmax()))
+            if self._top:
+                best = np.argpartition(scores, -self._top)[-self._top :]
+                best = best[np.argsort(-scores[best])]
+                chances = np.exp(scores[best] - scores[best[0]]) / np.exp(scores - scores[best[0]]).sum()
+                words = [self._token(lexicon, place) for place in best.tolist()]
+                candidates.append(tuple(zip(words, chances.tolist(), strict=True)))
+        return tokens, candidates
+
+    def _token(self, lexicon: DraftLexicon, place: int) -> int:
+        common = self._model.vocabulary
+        return int(common[place] if place < len(common) else lexicon.tokens[place - len(common)])
 
     def _fuse(self, tokens: Sequence[int], hidden: Sequence[Hidden]) -> Array:
         return self._model.fusion.rows(self._model.embedding.rows(np.array(tokens, np.int32)), np.stack(hidden))
