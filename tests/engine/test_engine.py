@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import threading
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,9 +21,11 @@ from longspan.errors import (
     RingError,
 )
 from longspan.request import GenerationRequest
+from longspan.runtime.base import StageOutput
 from longspan.runtime.script import Script, scripted_tokens
 from longspan.runtime.scripted import FailSpan
 from longspan.sampling.parameters import SamplingParameters
+from longspan.schedule.span import Iteration
 from tests.engine.answers import Answer, first, random_requests, request, rest, whole
 from tests.engine.conftest import Scripted
 from tests.ring.scripted_ring import ScriptedLoader
@@ -391,6 +395,40 @@ async def test_one_span_that_fails_fails_one_request(scripted: Scripted) -> None
             assert isinstance(answer, Answer)
             assert answer.tokens == truth(running.script, request([20 + index], 20))
         assert running.engine.statistics().requests_failed == 1
+
+
+async def test_a_token_that_the_model_does_not_have_fails_one_request(scripted: Scripted) -> None:
+    """A stage that is damaged must not spoil what its answer goes into next."""
+    async with scripted(2, slots=3) as running:
+        await whole(running.engine.submit(request([5], 2)))
+        assert running.servers[1]._held is not None
+        runtime = running.servers[1]._held[1]
+        run = runtime.run
+        runs = 0
+
+        def damaged(iteration: Iteration, *others: Any) -> StageOutput:
+            nonlocal runs
+            runs += 1
+            output = run(iteration, *others)
+            if runs < 6:
+                return output
+            samples = tuple(
+                msgspec.structs.replace(sample, token=10**9)
+                if iteration.spans[sample.span].sequence == 2
+                else sample
+                for sample in output.samples
+            )
+            return dataclasses.replace(output, samples=samples)
+
+        runtime.run = damaged  # type: ignore[method-assign,assignment]
+        streams = [running.engine.submit(request([20 + index], 20)) for index in range(3)]
+        outcomes = await asyncio.gather(*(whole(stream) for stream in streams), return_exceptions=True)
+        assert str(outcomes[1]) == "the last stage answered with token 1000000000, the model has tokens 0 to 299"
+        for index in (0, 2):
+            answer = outcomes[index]
+            assert isinstance(answer, Answer)
+            assert answer.tokens == truth(running.script, request([20 + index], 20))
+        assert running.engine.ring().epoch == 1
 
 
 # ----------------------------------------------------------------------------------------------------------- state

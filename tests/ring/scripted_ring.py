@@ -27,6 +27,7 @@ from longspan.schedule.planner import Planner
 from longspan.schedule.policy import Policy
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.span import Iteration, IterationResult
+from longspan.speculate.speculation import Speculation
 
 DIGEST = "5c" * 32
 LAYERS = 6
@@ -156,6 +157,8 @@ class Coordinator:
         chunk: int = 8,
         limits: Mapping[str, int] | None = None,
         script: Script = SCRIPT,
+        speculation: Speculation | None = None,
+        planner: type[Planner] = Planner,
     ) -> None:
         self.driver = RingDriver(
             plan,
@@ -182,6 +185,8 @@ class Coordinator:
         self._limits = dict(limits or {})
         self._embedding = ScriptedEmbedding(script.vocabulary, loader.width)
         self._changed = asyncio.Event()
+        self._speculation = speculation
+        self._planner_type = planner
         self.planner: Planner
 
     async def __aenter__(self) -> Self:
@@ -194,7 +199,7 @@ class Coordinator:
             "chunk": self._chunk,
             **self._limits,
         }
-        self.planner = Planner(Limits(**limits), self._policy)
+        self.planner = self._planner_type(Limits(**limits), self._policy, self._speculation)
         return self
 
     async def __aexit__(self, *_error: object) -> None:

@@ -85,6 +85,26 @@ async def test_an_end_that_does_not_read_makes_the_other_wait_and_nothing_is_los
     assert all(body == payload for _, body in found)
 
 
+async def test_sending_without_waiting_goes_as_far_as_there_is_room(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delay, "LINE_FRAMES", 100)
+    left, right = ends
+    payload = b"x" * (256 << 10)
+    sent = 0
+    while left.send_at_once(Frame(Kind.ITERATION, sent.to_bytes(4, "big"), payload)):
+        sent += 1
+        assert sent < 300, "sending goes on although nobody reads"
+    assert sent > 0
+    async with asyncio.timeout(20):
+        found = await receive(right, sent)
+        assert [int.from_bytes(header, "big") for header, _ in found] == list(range(sent))
+        await left.send(Frame(Kind.ITERATION, b"last", payload))
+        assert await receive(right, 1) == [(b"last", payload)], "what was refused was not sent"
+    await left.close()
+    assert not left.send_at_once(Frame(Kind.PING, b""))
+
+
 async def test_what_was_sent_before_closing_arrives(ends: Ends, kind: str) -> None:
     left, right = ends
     await send(left, [Frame(Kind.ITERATION, bytes([number])) for number in range(10)])

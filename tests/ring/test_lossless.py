@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 
 import pytest
 
 from longspan.ring.messages import Assignment
 from longspan.runtime.base import StageRuntime
-from longspan.runtime.script import scripted_tokens
+from longspan.runtime.script import Script, scripted_tokens
 from longspan.runtime.slots import KvCopy, KvTrim, SlotBook
+from longspan.schedule.events import Event
+from longspan.schedule.planner import Planner
 from longspan.schedule.policy import Policy
-from longspan.schedule.span import Iteration, Phase
+from longspan.schedule.span import Iteration, IterationResult, Phase
+from longspan.speculate.proposers import proposer_maker
+from longspan.speculate.speculation import Speculation, SpeculationPolicy
 from tests.ring.scripted_ring import GREEDY, SCRIPT, Coordinator, ScriptedLoader, ring_plan, stage_servers
 
 PREFIX = list(range(40, 72))
@@ -110,3 +115,77 @@ async def test_rows_of_an_older_epoch_are_dropped() -> None:
     found, stale = await preempted_and_back()
     assert stale > 0, "no row was in flight when its sequence was preempted; the test shows nothing"
     assert found == scripted_tokens(SCRIPT, NEWER, 24, GREEDY)
+
+
+COPYING = Script(vocabulary=24, repeat=0.8)
+"""Goes on as it did before four times in five, so that drafts from the text are right often and wrong often."""
+
+
+class Fenceless(Planner):
+    """Takes every row that comes back for one of the running epoch."""
+
+    def complete(self, result: IterationResult, now: float) -> list[Event]:
+        held = {}
+        for span in self.sent[result.iteration].spans:
+            sequence = self._roster.sequences.get(span.sequence)
+            if sequence is not None:
+                held[sequence] = sequence.epoch
+                sequence.epoch = span.epoch
+        try:
+            return super().complete(result, now)
+        finally:
+            for sequence, epoch in held.items():
+                sequence.epoch = max(sequence.epoch, epoch)
+
+    def plan(self, now: float) -> Iteration | None:
+        iteration = super().plan(now)
+        if iteration is not None:
+            self.sent[iteration.id] = iteration
+        return iteration
+
+    @functools.cached_property
+    def sent(self) -> dict[int, Iteration]:
+        return {}
+
+
+async def speculated(planner: type[Planner]) -> tuple[list[list[int]], int]:
+    """Answers with windows of drafts in flight, and how many windows came back stale."""
+    loaders = [ScriptedLoader(COPYING) for _ in range(2)]
+    speculation = Speculation(
+        SpeculationPolicy(proposer="ngram-cache", width=4, depth=3),
+        proposer_maker("ngram-cache"),
+        cost=lambda rows, history: 0.0,
+        rows=31,
+        vocabulary=COPYING.vocabulary,
+    )
+    async with (
+        stage_servers(*loaders) as servers,
+        Coordinator(
+            ring_plan([server.port for server in servers], delay_ms=2.0),
+            loaders[0],
+            policy=Policy(lanes=2),
+            backlog=4,
+            script=COPYING,
+            speculation=speculation,
+            planner=planner,
+        ) as coordinator,
+    ):
+        answers = [coordinator.submit(prompt, 60) for prompt in DRAFTED]
+        with contextlib.suppress(TimeoutError):
+            await coordinator.finish(10 if planner is Planner else 2)
+        assert planner is not Planner or not coordinator.failures
+    return [answer.tokens for answer in answers], speculation.statistics(0.0).stale_windows
+
+
+DRAFTED = [[index, 4, 5, 6, 7, 4, 5, 6, 7, 4] for index in range(3)]
+
+
+async def test_windows_of_drafts_change_no_token() -> None:
+    found, stale = await speculated(Planner)
+    assert stale > 0, "no window was in flight when its sequence went another way; the test shows nothing"
+    assert found == [scripted_tokens(COPYING, prompt, 60, GREEDY) for prompt in DRAFTED]
+
+
+async def test_without_the_fence_the_tokens_are_wrong() -> None:
+    found, _ = await speculated(Fenceless)
+    assert found != [scripted_tokens(COPYING, prompt, 60, GREEDY) for prompt in DRAFTED]

@@ -336,6 +336,12 @@ def test_values_that_are_no_numbers_travel() -> None:
     assert len(decode(encode(IterationResult(1, timings=(timing,))), IterationResult).timings) == 1
 
 
+def test_values_too_large_for_the_type_become_infinite() -> None:
+    """Without a warning for each frame; the next stage fails the span."""
+    _, activations = decode_iteration(encode_iteration(ITERATION, ACTIVATIONS * 1e6, "float16"), WIDTH)
+    assert np.isinf(activations[1:]).all()
+
+
 def test_a_full_iteration_fits_the_header() -> None:
     """As many rows as a frame may have, with the longest tokens, and every span with a long reason."""
     rows = (49151,) * (MAX_ROWS // MAX_SPANS)

@@ -29,7 +29,7 @@ from longspan.schedule.limits import Limits
 from longspan.schedule.planner import Planner
 from longspan.schedule.policy import Policy
 from longspan.schedule.request import SequenceRequest
-from longspan.schedule.span import IterationResult
+from longspan.schedule.span import IterationResult, SpanFailure
 from longspan.schedule.trace import trace_record
 from longspan.speculate.proposers import proposer_maker
 from longspan.speculate.speculation import Speculation, SpeculationPolicy
@@ -276,7 +276,7 @@ class EngineCore:
         assert self._planner is not None
         now = self._now()
         try:
-            events = self._planner.complete(result, now)
+            events = self._planner.complete(self._known_tokens(result), now)
         except LongspanError as error:
             self._on_failure(RingError(str(error)))
             return
@@ -285,6 +285,18 @@ class EngineCore:
         self._dispatch(events)
         if self._trace is not None and self._planner.last_completed is not None:
             self._trace.add(trace_record(self._planner.last_completed, result, now))
+
+    def _known_tokens(self, result: IterationResult) -> IterationResult:
+        """The result, with every span failed that was answered by a token that the model does not have."""
+        limit = self._vocabulary
+        wrong = {sample.span: sample.token for sample in result.samples if not 0 <= sample.token < limit}
+        if not wrong:
+            return result
+        failures = tuple(
+            SpanFailure(span, f"the last stage answered with token {token}, the model has tokens 0 to {limit - 1}")
+            for span, token in wrong.items()
+        )
+        return msgspec.structs.replace(result, failures=result.failures + failures)
 
     def _dispatch(self, events: list[Event]) -> None:
         now = self._now()

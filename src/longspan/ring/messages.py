@@ -176,10 +176,14 @@ def encode_iteration(
     failures: tuple[SpanFailure, ...] = (),
     timings: tuple[StageTiming, ...] = (),
 ) -> Frame:
-    """An iteration with its activations, (rows, width) float32, converted to `dtype` for the wire."""
+    """An iteration with its activations, (rows, width) float32, converted to `dtype` for the wire.
+
+    Values too large for the type become infinite; the next stage fails the span that they belong to.
+    """
     rows, width = activations.shape
     header = IterationHeader(iteration, rows, width, dtype, failures, timings)
-    payload = np.ascontiguousarray(activations, dtype=DTYPES[dtype])
+    with np.errstate(over="ignore"):
+        payload = np.ascontiguousarray(activations, dtype=DTYPES[dtype])
     return Frame(Kind.ITERATION, _encoder.encode(header), payload.reshape(-1).view(np.uint8).data)
 
 

@@ -414,7 +414,7 @@ def test_a_tensor_that_never_comes_fails_the_self_check(
 ) -> None:
     path = sources["Q8_0"].stage_file(0, 2)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    with pytest.raises(LongspanError, match="the self-check could not reach .*residual tensor"):
+    with pytest.raises(LongspanError, match=r"the self-check could not reach .*residual tensor"):
         _runtime(sources["Q8_0"], path, layers=2, last=False, residual="no_such_tensor")
 
 
