@@ -37,6 +37,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "llama_free": (None, [c_void_p]),
     "llama_n_ctx": (c_uint32, [c_void_p]),
     "llama_n_ctx_seq": (c_uint32, [c_void_p]),
+    "llama_n_batch": (c_uint32, [c_void_p]),
     "llama_get_memory": (c_void_p, [c_void_p]),
     "llama_memory_clear": (None, [c_void_p, c_bool]),
     "llama_memory_seq_rm": (c_bool, [c_void_p, c_int32, c_int32, c_int32]),

@@ -39,24 +39,27 @@ _CHUNK_ROWS = 2048
 
 
 class Fusion:
-    """Puts a hidden state and the token that follows it together into the head's input row."""
+    """Puts a hidden state and the token that follows it together: the head's input is the sum of two halves."""
 
     def __init__(self, eh_proj: Array, embedding_norm: Array, hidden_norm: Array, epsilon: float) -> None:
         """eh_proj: (width, 2 · width), the token's half first. The norms' weights go into the matrix."""
-        weights = np.concatenate([embedding_norm, hidden_norm])
-        self._matrix = np.ascontiguousarray((eh_proj * weights).T)
+        width = len(eh_proj)
+        self._token = np.ascontiguousarray((eh_proj[:, :width] * embedding_norm).T)
+        self._hidden = np.ascontiguousarray((eh_proj[:, width:] * hidden_norm).T)
         self._epsilon = np.float32(epsilon)
 
-    def rows(self, embeddings: Array, hidden: Array) -> Array:
-        """(n, width) each; gives (n, width), float32, C order."""
-        both = np.concatenate([self._normed(embeddings), self._normed(hidden)], axis=1)
-        fused: Array = both @ self._matrix
-        return fused
+    def token_half(self, embeddings: Array) -> Array:
+        """(n, width) token embeddings; gives (n, width), float32, C order."""
+        return self._half(embeddings, self._token)
 
-    def _normed(self, rows: Array) -> Array:
+    def hidden_half(self, hidden: Array) -> Array:
+        """(n, width) hidden states; gives (n, width), float32, C order."""
+        return self._half(hidden, self._hidden)
+
+    def _half(self, rows: Array, matrix: Array) -> Array:
         squares = np.einsum("ij,ij->i", rows, rows) / rows.shape[1]
-        normed: Array = rows / np.sqrt(squares + self._epsilon)[:, None]
-        return normed
+        half: Array = (rows / np.sqrt(squares + self._epsilon)[:, None]) @ matrix
+        return half
 
 
 @dataclasses.dataclass(frozen=True)

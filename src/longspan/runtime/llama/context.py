@@ -55,6 +55,8 @@ class LlamaContext:
         self.vocabulary: int = library.llama_vocab_n_tokens(vocabulary)
         self._context = self._open(slots, cells, threads, max_rows, max_outputs, unified)
         self.cells: int = library.llama_n_ctx_seq(self._context)
+        # llama.cpp takes no larger batch than the context it was asked for, and ends the process for one.
+        self.max_rows: int = min(max_rows, library.llama_n_batch(self._context))
         self._memory = library.llama_get_memory(self._context)
         self._allocate(max_rows)
 

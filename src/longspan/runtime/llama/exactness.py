@@ -48,7 +48,7 @@ class ExactnessProbe:
         self._context = context
         self._tap = tap
         # A context shorter than the largest batch cannot hold one, and never has to.
-        self._max_rows = min(max_rows, context.cells - _HISTORY)
+        self._max_rows = min(max_rows, context.max_rows, context.cells - _HISTORY)
         generator = np.random.default_rng(0)
         self._input = generator.standard_normal((_HISTORY + max_rows, context.width)).astype(np.float32)
         self._alone: list[npt.NDArray[np.float32]] = []

@@ -8,6 +8,7 @@ are held once. Rows are fed when a draft is asked for, together with the first s
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -33,6 +34,8 @@ _DROPPED = 64
 _MOST_WAITING = 64
 """Rows with hidden states that wait in memory for a draft to be asked for."""
 _MAX_ROWS = 512
+_MOST_TOKEN_HALVES = 4096
+"""Tokens whose half of the input row is kept: text repeats its tokens."""
 
 Array = npt.NDArray[np.float32]
 _Result = TypeVar("_Result")
@@ -50,7 +53,8 @@ class MtpDrafter:
     """Follows the slots of a stage and drafts from their committed tips. One owner thread, as the stage has.
 
     length: tokens of a draft. top: candidates to return for each step, 0 for none.
-    failures: drafts that were lost because llama.cpp refused; the slots go on without.
+    failures: drafts that were lost because llama.cpp refused; the slots go on without. seconds: what the head took
+    in the last iteration.
     """
 
     def __init__(
@@ -67,11 +71,13 @@ class MtpDrafter:
         self._length = length
         self._top = top
         self.failures = 0
+        self.seconds = 0.0
         self._prefix = len(model.prefix_hidden)
         self._streams = [DraftStream() for _ in range(slots)]
         common = np.zeros(model.output.vocabulary, np.bool_)
         common[model.vocabulary] = True
         self._lexicons = [DraftLexicon(model.output, common) for _ in range(slots)]
+        self._token_halves: dict[int, Array] = {}
         # numpy's matrix products are small here; its own threads would only take the cores from llama.cpp's.
         self._blas = ThreadpoolController().select(user_api="blas")
         self._cells = [self._prefix] * slots
@@ -115,6 +121,7 @@ class MtpDrafter:
         firsts: row of the batch where each runnable span begins. hidden: gives the hidden state of a row of the
         batch; None when they were not kept.
         """
+        self.seconds = 0.0
         sampled: dict[int, dict[int, int]] = {}
         for sample in samples:
             sampled.setdefault(sample.span, {})[sample.row] = sample.token
@@ -148,6 +155,7 @@ class MtpDrafter:
 
     def _guard(self, slots: Sequence[int], work: Callable[[Sequence[int]], _Result]) -> _Result | None:
         """Do work; when llama.cpp refuses, the slots lose what the head has seen, and nothing else happens."""
+        started = time.perf_counter()
         try:
             with self._blas.limit(limits=1):
                 return work(slots)
@@ -157,11 +165,13 @@ class MtpDrafter:
                 self._streams[slot].clear()
                 self._settle(slot)
             return None
+        finally:
+            self.seconds += time.perf_counter() - started
 
     def _feed_prefix(self, slots: int) -> None:
         if not self._prefix:
             return
-        rows = self._fuse(self._model.prefix_tokens[1:].tolist(), list(self._model.prefix_hidden))
+        rows = self._fuse(self._model.prefix_tokens[1:].tolist(), self._model.prefix_hidden)
         self._run(rows, [0] * self._prefix, range(self._prefix), [self._prefix - 1])
         for slot in range(1, slots):
             self._context.copy(0, slot, self._prefix)
@@ -214,7 +224,7 @@ class MtpDrafter:
             positions += range(start, start + count)
             self._cells[slot] = start + count
             outputs.append(len(ids) - 1)
-        return self._run(self._fuse(tokens, hidden), ids, positions, outputs)
+        return self._run(self._fuse(tokens, np.stack(hidden)), ids, positions, outputs)
 
     def _chain(self, slots: Sequence[int]) -> list[Draft]:
         logits, states = self._feed(slots)
@@ -227,7 +237,7 @@ class MtpDrafter:
             if self._top:
                 candidates.append(likeliest)
             if step + 1 < self._length:
-                rows = self._model.fusion.rows(self._model.embedding.rows(tokens), states)
+                rows = self._fuse(tokens.tolist(), states)
                 for slot in slots:
                     self._cells[slot] += 1
                 logits, states = self._run(rows, ids, [end + step for end in ends], range(len(slots)))
@@ -259,8 +269,20 @@ class MtpDrafter:
         common = self._model.vocabulary
         return int(common[place] if place < len(common) else lexicon.tokens[place - len(common)])
 
-    def _fuse(self, tokens: Sequence[int], hidden: Sequence[Hidden]) -> Array:
-        return self._model.fusion.rows(self._model.embedding.rows(np.array(tokens, np.int32)), np.stack(hidden))
+    def _fuse(self, tokens: Sequence[int], hidden: Array) -> Array:
+        """Input rows of the head, (n, width)."""
+        known = self._token_halves
+        missing = [token for token in dict.fromkeys(tokens) if token not in known]
+        if missing:
+            if len(known) + len(missing) > _MOST_TOKEN_HALVES:
+                known.clear()
+                missing = list(dict.fromkeys(tokens))
+            halves = self._model.fusion.token_half(self._model.embedding.rows(np.array(missing, np.int32)))
+            known.update(zip(missing, halves, strict=True))
+        rows = self._model.fusion.hidden_half(hidden)
+        for row, token in zip(rows, tokens, strict=True):
+            row += known[token]
+        return rows
 
     def _run(
         self, rows: Array, slots: Sequence[int], positions: Sequence[int], outputs: Sequence[int]

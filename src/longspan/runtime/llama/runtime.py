@@ -106,6 +106,11 @@ class LlamaRuntime(StageRuntime):
         """What this runtime can hold."""
         return self._capacity
 
+    @property
+    def drafter(self) -> MtpDrafter | None:
+        """What drafts on this stage, if anything does."""
+        return self._drafter
+
     def close(self) -> None:
         """Release model and context."""
         if self._drafter is not None:
