@@ -83,7 +83,7 @@ class Book:
         for hits, trials, chance in zip(self.hits, self.trials, chances, strict=True):
             expected += trials * (1 - chance)
             seen += trials - hits
-        return min(seen / expected, 1 / (1 - min(chances)))
+        return seen / expected
 
     def fit(self) -> tuple[float, float] | None:
         """(a1, rho) of a_i = a1 * rho^(i-1), by weighted least squares on the logarithms; None without data.
@@ -94,7 +94,7 @@ class Book:
         for exponent, hits, trials in zip(_MIDDLE, self.hits, self.trials, strict=True):
             if trials < 1:
                 continue
-            chance = min(_MOST, max(_LEAST, (hits + 0.5) / (trials + 1)))
+            chance = _bounded((hits + 0.5) / (trials + 1))
             own = trials * chance / (1 - chance)
             value = math.log(chance)
             weight += own
@@ -137,12 +137,12 @@ class _CommonBook:
         better = book.failures_against(self._start)
         estimates = []
         for bucket, start in enumerate(self._start):
-            chance = 1 - (1 - start) * better
+            chance = _bounded(1 - (1 - start) * better)
             if fit is not None:
-                fitted = min(_MOST, max(_LEAST, fit[0] * fit[1] ** _MIDDLE[bucket]))
+                fitted = _bounded(fit[0] * fit[1] ** _MIDDLE[bucket])
                 chance = (chance * _REFRESH + fitted * seen) / (_REFRESH + seen)
             mixed = (book.hits[bucket] + _COMMON_TRUST * chance) / (book.trials[bucket] + _COMMON_TRUST)
-            estimates.append(min(_MOST, max(_LEAST, mixed)))
+            estimates.append(_bounded(mixed))
         return estimates
 
 
@@ -219,6 +219,10 @@ class SequenceBooks:
             return common
         better = own.failures_against(common)
         return [
-            min(_MOST, (hits + _OWN_TRUST * (1 - (1 - chance) * better)) / (trials + _OWN_TRUST))
+            _bounded((hits + _OWN_TRUST * _bounded(1 - (1 - chance) * better)) / (trials + _OWN_TRUST))
             for hits, trials, chance in zip(own.hits, own.trials, common, strict=True)
         ]
+
+
+def _bounded(chance: float) -> float:
+    return min(_MOST, max(_LEAST, chance))

@@ -115,17 +115,16 @@ def survival_of(chances: Sequence[float], limit: int) -> list[float]:
     return [1.0, *accumulate(chances[:limit], mul)]
 
 
-def best_shape(survival: Sequence[float], conditions: Conditions, drafts: int | None = None) -> Shape:
+def best_shape(survival: Sequence[float], conditions: Conditions, drafts: int, *, open_ended: bool) -> Shape:
     """The shape with the highest predicted tokens a second; PLAIN if none gains enough.
 
-    survival: s_0 = 1, s_1, … of the drafts that there are or will be. drafts: how many of them there are at a time;
-    None: as many as are wanted.
+    survival: s_0 = 1, s_1, … of the drafts that there are or will be. drafts: how many there are now. open_ended:
+    while these are in flight, more can follow.
     """
-    at_once = len(survival) - 1 if drafts is None else drafts
-    if at_once < 1:
+    if drafts < 1:
         return PLAIN
-    run = _Run(survival, drafts)
-    widths = sorted({*(width for width in WIDTHS if width <= at_once), at_once + 1})
+    run = _Run(survival, None if open_ended else drafts)
+    widths = sorted({*(width for width in WIDTHS if width <= drafts), drafts + 1})
     widths = [width for width in widths if width <= conditions.widest]
     alike = conditions._replace(others=1.0)
     plain = 1 / max(alike.trip(1), alike.turn(1))
@@ -225,7 +224,7 @@ class ShapeTable:
             chance = _chance(drafts, 2 ** (key[2] / _STEPS) - 1)
             survival = [chance**count for count in range(drafts + 1 + tail)]
             conditions = self.conditions._replace(others=2 ** (key[4] / 2))
-            found = self._shapes[key] = best_shape(survival, conditions, None if open_ended else drafts)
+            found = self._shapes[key] = best_shape(survival, conditions, drafts, open_ended=open_ended)
         return found
 
 

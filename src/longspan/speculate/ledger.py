@@ -20,10 +20,14 @@ class SpeculationStatistics(msgspec.Struct, frozen=True, kw_only=True):
     committed_tokens: by the windows that counted. useful_rows: whose sample was committed; stale_rows: all others.
     drafts: windows sent with drafts. draft_tokens: sent. accepted_tokens: of those, come true.
     accepted_by_position, drafted_by_position: by place in the window, the first draft of a window at index 0.
+    windows_by_rows: windows sent, by their rows from 1; the last one counts all wider ones.
     judged_by_proposer, accepted_by_proposer: draft tokens by book, also of drafts that were never sent.
     useful_in_flight, stale_in_flight: rows in flight, averaged over the time in which anything was; a row is stale
         once its epoch has ended. seconds: that time. seconds_by_depth: sequence-seconds with so many live windows
         in flight, from 1. rows_in_flight: now.
+    fits: (a1, rho) of a1 * rho^(rank - 1), by book. trip_seconds, stage_seconds: of a plain iteration, as it is
+        predicted at present, around the ring and on the slowest stage; 0: not known. head_wanted: whether drafts of
+        the MTP head are asked for.
     """
 
     windows: int
@@ -36,6 +40,7 @@ class SpeculationStatistics(msgspec.Struct, frozen=True, kw_only=True):
     accepted_tokens: int
     accepted_by_position: tuple[int, ...]
     drafted_by_position: tuple[int, ...]
+    windows_by_rows: tuple[int, ...]
     judged_by_proposer: dict[str, int]
     accepted_by_proposer: dict[str, int]
     useful_in_flight: float
@@ -43,6 +48,10 @@ class SpeculationStatistics(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     seconds_by_depth: tuple[float, ...]
     rows_in_flight: int
+    fits: dict[str, tuple[float, float]] = {}
+    trip_seconds: float = 0.0
+    stage_seconds: float = 0.0
+    head_wanted: bool = False
 
     @property
     def tokens_per_traversal(self) -> float:
@@ -78,8 +87,9 @@ class Ledger:
         self._drafts = self._draft_tokens = self._accepted = 0
         self._accepted_by_position = [0] * POSITIONS
         self._drafted_by_position = [0] * POSITIONS
-        self.judged: dict[str, int] = {}
-        self.accepted: dict[str, int] = {}
+        self._windows_by_rows = [0] * POSITIONS
+        self._judged: dict[str, int] = {}
+        self._accepted_of: dict[str, int] = {}
         self._now = 0.0
         self._live_seconds = self._void_seconds = self._seconds = 0.0
         self._depth_seconds = [0.0] * (DEEPEST + 1)
@@ -106,6 +116,7 @@ class Ledger:
         """A window goes out, with `drafted` draft tokens."""
         rows = len(span.tokens)
         self.live_rows += rows
+        self._windows_by_rows[min(rows, POSITIONS) - 1] += 1
         flight = self._flights.get(span.sequence)
         if flight is None:
             flight = self._flights[span.sequence] = _Flight()
@@ -158,6 +169,12 @@ class Ledger:
         for place in range(accepted):
             self._accepted_by_position[min(place, POSITIONS - 1)] += 1
 
+    def judged(self, book: str, accepted: bool) -> None:
+        """The target decided on a draft token of this book, sent or not."""
+        self._judged[book] = self._judged.get(book, 0) + 1
+        if accepted:
+            self._accepted_of[book] = self._accepted_of.get(book, 0) + 1
+
     def lost(self) -> None:
         """The ring is gone, and all that was in flight."""
         self._stale += self.rows
@@ -180,8 +197,9 @@ class Ledger:
             accepted_tokens=self._accepted,
             accepted_by_position=tuple(self._accepted_by_position),
             drafted_by_position=tuple(self._drafted_by_position),
-            judged_by_proposer=dict(self.judged),
-            accepted_by_proposer=dict(self.accepted),
+            windows_by_rows=tuple(self._windows_by_rows),
+            judged_by_proposer=dict(self._judged),
+            accepted_by_proposer=dict(self._accepted_of),
             useful_in_flight=self._live_seconds / seconds if seconds else 0.0,
             stale_in_flight=self._void_seconds / seconds if seconds else 0.0,
             seconds=seconds,

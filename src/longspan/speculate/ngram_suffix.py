@@ -69,7 +69,7 @@ class NgramSuffix(Proposer):
         if longest < seed:
             return _NOWHERE, 0
         candidate = self._heads.get(tuple(suffix[-seed:]), _NOWHERE)
-        if candidate == len(tokens):  # the committed end itself: nothing follows it (here the tail is empty)
+        if not tail and candidate == len(tokens):  # the stream's own end, which nothing follows yet
             candidate = self._earlier[candidate - 1]
         best, best_length = _NOWHERE, 0
         for _ in range(MAX_CANDIDATES):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from longspan.schedule.span import StageTiming
 from longspan.speculate.acceptance import CommonBooks
 from longspan.speculate.credits import Credits
-from longspan.speculate.depth import PLAIN, Conditions, Shape, ShapeTable, best_shape, survival_of
+from longspan.speculate.depth import MARGIN, PLAIN, Conditions, Shape, ShapeTable, best_shape, survival_of
 from longspan.speculate.windows import Windows
 
 Cost = Callable[[int, float], float]
@@ -56,13 +56,15 @@ class Pace(abc.ABC):
     """The policy of width and depth.
 
     credits: the pool of rows on a guess. look_ahead: drafts that should wait in a stream before it is judged.
-    head_wanted: whether MTP drafts shall be made.
+    head_wanted: whether MTP drafts shall be made. conditions: what shapes are chosen for at present; None until an
+    iteration was measured, and where nothing is.
     """
 
     def __init__(self, look_ahead: int) -> None:
         self.credits = Credits()
         self.look_ahead = look_ahead
         self.head_wanted = True
+        self.conditions: Conditions | None = None
 
     def refresh(self, sequences: int, group: int, history: float, now: float) -> None:  # noqa: B027
         """Before rows are dealt: `sequences` decode, `group` of them in one iteration, behind so many positions."""
@@ -92,7 +94,6 @@ class FixedPace(Pace):
 class AutoPace(Pace):
     """The shape that gives all sequences together most tokens a second, by prediction.
 
-    conditions: what shapes are chosen for at present; None until an iteration was measured.
     head_seconds: what the head's drafts cost a window; whoever measures it sets it.
     """
 
@@ -103,7 +104,6 @@ class AutoPace(Pace):
         self._cost = cost
         self._rows = rows
         self.head_seconds = 0.0
-        self.conditions: Conditions | None = None
         self._table: ShapeTable | None = None
         self._link: float | None = None
         self._spread = 1.0
@@ -174,11 +174,18 @@ class AutoPace(Pace):
 
     def _decide_on_head(self, now: float) -> None:
         """Whether drafts of the head would pay for themselves; when not, it is tried again on a timer."""
-        assert self.conditions is not None
+        conditions = self.conditions
+        assert conditions is not None
+        # The head runs on the last stage, once for each window, whichever stage is the slowest.
+        seconds = self.head_seconds * conditions.group
+        slower = conditions._replace(
+            seconds=[cost + seconds for cost in conditions.seconds],
+            link=max(0.0, conditions.link - (conditions.spread - 1) * seconds),
+        )
         chances = self._books.chances(HEAD_BOOK, HEAD_DRAFTS)
-        slower = self.conditions._replace(link=self.conditions.link + self.head_seconds)
-        shape = best_shape(survival_of(chances, HEAD_DRAFTS), slower, HEAD_DRAFTS)
-        pays = shape.width > 1
+        shape = best_shape(survival_of(chances, HEAD_DRAFTS), slower, HEAD_DRAFTS, open_ended=False)
+        plain = conditions.sequences / max(conditions.trip(1), conditions.turn(1))
+        pays = shape.rate > plain * (1 + MARGIN)
         if pays:
             self._head_probe.reset()
         self.head_wanted = pays or self._head_probe.due(now)

@@ -116,7 +116,15 @@ class Speculation:
 
     def statistics(self, now: float) -> SpeculationStatistics:
         """Figures until now."""
-        return self.ledger.statistics(now)
+        known = self.ledger.statistics(now)
+        conditions = self.pace.conditions
+        return msgspec.structs.replace(
+            known,
+            fits=self.books.fits(),
+            trip_seconds=conditions.trip(1) if conditions is not None else 0.0,
+            stage_seconds=conditions.iteration(1) if conditions is not None else 0.0,
+            head_wanted=self.pace.head_wanted,
+        )
 
     def _shape(self, windows: Windows, now: float) -> Shape:
         windows.head_wanted = self.pace.head_wanted

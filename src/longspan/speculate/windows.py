@@ -242,6 +242,7 @@ class Windows:
         """Account for a draft of the stream, sent or not, that the target has decided on."""
         book, rank = self._marks[index]
         self._books.record(book, rank, accepted)
+        self._ledger.judged(book, accepted)
 
     def _tell_proposer(self) -> None:
         tokens = self._sequence.tokens

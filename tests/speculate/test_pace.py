@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from longspan.schedule.request import SequenceRequest
+from longspan.schedule.sequence import Sequence
+from longspan.schedule.span import Sample, StageTiming
+from longspan.speculate.acceptance import CommonBooks, SequenceBooks
+from longspan.speculate.depth import PLAIN
+from longspan.speculate.ledger import Ledger
+from longspan.speculate.pace import AutoPace, FixedPace, Probe
+from longspan.speculate.windows import Windows
+from tests.speculate.proposers import Foreseeing
+
+ANSWER = [index % 250 for index in range(400)]
+
+
+def cost(rows: int, history: float) -> float:
+    return 0.003 + 0.0012 * rows + 1e-6 * history
+
+
+def timings(stages: int = 2, seconds: float = 0.0042) -> list[StageTiming]:
+    """Stages that start at once, each on a clock of its own."""
+    return [StageTiming(stage, 100.0 * stage, 100.0 * stage, 100.0 * stage + seconds) for stage in range(stages)]
+
+
+def stream(chance: float, books: CommonBooks) -> Windows:
+    """Windows after the first token, with drafts that come true with this chance."""
+    sequence = Sequence(0, SequenceRequest(prompt=(1, 2), max_tokens=390), 0.0, 1000)
+    proposer = Foreseeing([1, 2, *ANSWER], chance)
+    windows = Windows(sequence, proposer, SequenceBooks(books), Ledger(), 256)
+    windows.commit(sequence.prefill_span(2), (Sample(0, 1, ANSWER[0]),))
+    windows.look_ahead(32)
+    return windows
+
+
+def measured(pace: AutoPace, link: float) -> None:
+    for _ in range(60):
+        pace.measured(link + 2 * 0.0042, timings())
+
+
+def test_fixed_is_fixed() -> None:
+    pace = FixedPace(6, 3)
+    pace.refresh(8, 4, 1000.0, 0.0)
+    assert pace.shape(stream(0.0, CommonBooks()), 0.0)[:2] == (6, 3)
+    assert pace.credits.allow(10_000)
+
+
+def test_nothing_is_sent_ahead_before_anything_was_measured() -> None:
+    pace = AutoPace(CommonBooks(), cost, 63)
+    pace.refresh(1, 1, 10.0, 0.0)
+    assert pace.shape(stream(1.0, CommonBooks()), 0.0) == PLAIN
+    pace.measured(1.0, [])
+    pace.refresh(1, 1, 10.0, 1.0)
+    assert pace.conditions is None
+
+
+def test_nothing_is_sent_ahead_while_the_cost_is_not_known() -> None:
+    pace = AutoPace(CommonBooks(), lambda rows, history: 0.0, 63)
+    measured(pace, 0.1)
+    pace.refresh(1, 1, 10.0, 0.0)
+    assert pace.conditions is None
+
+
+def test_latency_is_what_a_trip_takes_outside_the_stages_and_their_queues() -> None:
+    pace = AutoPace(CommonBooks(), cost, 63)
+    waited = [StageTiming(0, 0.0, 0.01, 0.0142), StageTiming(1, 50.0, 50.02, 50.0242)]
+    for _ in range(100):
+        pace.measured(0.2 + 0.0142 + 0.0242, waited)
+    pace.refresh(1, 1, 500.0, 0.0)
+    assert pace.conditions is not None
+    assert pace.conditions.link == pytest.approx(0.2)
+    assert pace.conditions.spread == pytest.approx(2.0)
+    assert pace.conditions.cost(3) == pytest.approx(cost(3, 500.0))
+    assert pace.conditions.cost(14) == pytest.approx(cost(14, 500.0))
+
+
+def test_the_same_drafts_go_deeper_where_the_ring_is_longer() -> None:
+    books = CommonBooks()
+    windows = stream(1.0, books)
+    for _ in range(300):
+        windows._books.record("foreseeing", 1 + _ % 40, True)
+    windows.forget()
+    windows.look_ahead(32)
+    depths = []
+    for link in (0.0, 0.02, 0.2):
+        pace = AutoPace(books, cost, 63)
+        measured(pace, link)
+        pace.refresh(1, 1, 100.0, 0.0)
+        depths.append(pace.shape(windows, 0.0).depth)
+    assert depths[0] < depths[1] < depths[2]
+
+
+def test_after_a_stop_drafts_are_tried_again_on_a_timer() -> None:
+    books = CommonBooks()
+    own = SequenceBooks(books)
+    for _ in range(400):
+        own.record("foreseeing", 1, False)
+    windows = stream(0.0, books)
+    pace = AutoPace(books, cost, 63)
+    measured(pace, 0.0)
+    sent = []
+    for step in range(1200):
+        now = step * 0.1
+        pace.refresh(1, 1, 100.0, now)
+        if pace.shape(windows, now).width > 1:
+            sent.append(now)
+    assert len(sent) >= 5
+    gaps = [later - earlier for earlier, later in pairwise(sent)]
+    assert gaps == sorted(gaps) and gaps[-1] == pytest.approx(16.0, abs=0.2)
+
+
+def test_the_heads_drafts_are_asked_for_while_they_pay_and_tried_again_later() -> None:
+    books = CommonBooks()
+    own = SequenceBooks(books)
+    pace = AutoPace(books, cost, 63)
+    measured(pace, 0.05)
+    wanted = []
+    for _ in range(3000):
+        own.record("mtp", 1, False)
+    for step in range(400):
+        pace.refresh(1, 1, 100.0, 1 + step * 0.3)
+        wanted.append(pace.head_wanted)
+    assert 0 < sum(wanted) < len(wanted) / 4
+
+
+def test_a_head_that_costs_more_than_it_brings_is_switched_off() -> None:
+    pace = AutoPace(CommonBooks(), cost, 63)
+    measured(pace, 0.0)
+    pace.head_seconds = 0.05
+    pace.refresh(1, 1, 100.0, 0.0)
+    assert not pace.head_wanted
+
+
+def test_a_probe_waits_longer_each_time_and_starts_anew_after_a_success() -> None:
+    probe = Probe()
+    assert [now for now in range(80) if probe.due(float(now))] == [1, 3, 7, 15, 31, 47, 63, 79]
+    probe.reset()
+    assert [now for now in range(100, 110) if probe.due(float(now))] == [101, 103, 107]
