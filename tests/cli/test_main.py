@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,11 @@ def test_every_command_has_help_with_examples(command: Command, capsys: pytest.C
     assert "For example:" in page
     assert f"    longspan {command.name}" in page
     assert command.group in GROUPS
+
+
+def test_every_benchmark_is_a_command() -> None:
+    files = {path.stem for path in Path(commands.__file__).parent.glob("bench_*.py")}
+    assert files == {command.name.replace(" ", "_") for command in COMMANDS if command.name.startswith("bench ")}
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
