@@ -13,16 +13,25 @@ WIDTH, CELLS = 4, 1024
 
 
 class Context:
-    """Rows of batches of `breaks` and more differ in a bit, and so do rows that are alone when `lonely`."""
+    """Rows of batches of `breaks` and more differ in a bit, and so do rows that are alone when `lonely`.
+
+    When hidden states are kept, batches of `hidden_breaks` and more differ too.
+    """
 
     width = WIDTH
 
-    def __init__(self, breaks: int, *, lonely: bool = False, cells: int = CELLS) -> None:
+    max_rows = 512
+
+    def __init__(
+        self, breaks: int, *, lonely: bool = False, cells: int = CELLS, hidden_breaks: int = 10_000
+    ) -> None:
         self.cells = cells
         self.decodes = 0
         self.held = 0
         self._breaks = breaks
         self._lonely = lonely
+        self._hidden_breaks = hidden_breaks
+        self.hidden = False
         self._rows: npt.NDArray[np.float32] = np.empty((0, WIDTH), np.float32)
 
     def trim(self, slot: int, keep: int) -> None:
@@ -44,9 +53,13 @@ class Context:
         if self.held > self.cells:
             return "no room"
         self.decodes += 1
-        odd = 1 if len(positions) >= self._breaks else -1 if self._lonely and len(positions) == 1 else 0
+        breaks = min(self._breaks, self._hidden_breaks) if self.hidden else self._breaks
+        odd = 1 if len(positions) >= breaks else -1 if self._lonely and len(positions) == 1 else 0
         self._rows = activations + np.float32(1 + odd * 2e-7)
         return ""
+
+    def keep_hidden(self, kept: bool) -> None:
+        self.hidden = kept
 
     def logits(self, row: int) -> npt.NDArray[np.float32]:
         found: npt.NDArray[np.float32] = self._rows[row]
@@ -99,3 +112,17 @@ def test_a_run_that_fails_is_said() -> None:
     context.decode = lambda *_: "llama_decode: aborted"  # type: ignore[method-assign]
     with pytest.raises(LongspanError, match="the self-check of 1 rows failed: llama_decode: aborted"):
         ExactnessProbe(context, None, 512).find()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("hidden_breaks", "exact_rows", "expected"),
+    [(10_000, 64, 128), (129, 64, 128), (128, 64, 63), (64, 64, 63), (63, 64, 0)],
+)
+def test_finds_how_many_rows_may_keep_their_hidden_states(
+    hidden_breaks: int, exact_rows: int, expected: int
+) -> None:
+    context = Context(9999, hidden_breaks=hidden_breaks)
+    probe = ExactnessProbe(context, None, 512)  # type: ignore[arg-type]
+    assert probe.hidden_rows(Exactness(exact_rows), 128) == expected
+    assert not context.hidden
+    assert context.held == 0
