@@ -53,7 +53,7 @@ def test_activations_in_float16_are_seen_and_end_with_exit_code_1(
     assert exit_.value.code == 1
     found = msgspec.json.decode(capsys.readouterr().out, type=Certificate)
     assert not found.exact
-    assert 0.0 < found.max_abs_difference < 1.0
+    assert 0.0 < found.max_abs_difference < 10.0
 
 
 def test_one_wrong_bit_in_one_row_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
