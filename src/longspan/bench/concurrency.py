@@ -92,7 +92,7 @@ async def bench_concurrency(
     if not isinstance(source, GgufSource):
         raise LongspanError("the peer reads a GGUF file: give a .gguf or a reference to one, not a layer package")
     slots = max(levels)
-    ours = ["-m", "longspan", "serve", model, "--port", "0", "--quiet"]
+    ours = ["-m", "longspan", "serve", model, "--port", "0", "--quiet", "--proposer", "none"]
     ours += ["--threads", str(threads), "--slots", str(slots), "--context", str(CELLS)]
     options = PeerOptions(str(source.path), threads, slots, CELLS)
     peer = ["-m", "longspan.bench.peer_server", msgspec.json.encode(options).decode()]

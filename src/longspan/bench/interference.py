@@ -75,7 +75,12 @@ class Interference:
         engines = {
             arm: Engine(
                 EngineOptions(
-                    self._model, stages=stages, threads=self._threads, context=context, mixing=arm == "mixed"
+                    self._model,
+                    stages=stages,
+                    threads=self._threads,
+                    context=context,
+                    proposer="none",
+                    mixing=arm == "mixed",
                 )
             )
             for arm in ARMS

@@ -95,7 +95,7 @@ def bench_ring(model: str, *, threads: int, rounds: int, report: Callable[[str],
 
 def _decode(source: ModelSource, model: str, threads: int, rounds: int, tokens: int = 64) -> Paired:
     loop = asyncio.new_event_loop()
-    engine = Engine(EngineOptions(model, threads=threads, slots=SLOTS, context=CONTEXT))
+    engine = Engine(EngineOptions(model, threads=threads, slots=SLOTS, context=CONTEXT, proposer="none"))
     try:
         loop.run_until_complete(engine.start())
         prompt = tuple(engine.model.tokenizer.encode(PROMPT, add_special=True, parse_special=True))
