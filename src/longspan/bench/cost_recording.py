@@ -48,6 +48,7 @@ class CostRecording:
                 threads=self._threads,
                 context=self._history + _SHORT[1] + _ANSWER[1] + 8,
                 slots=LIVE + _DOCUMENTS,
+                proposer="none",
                 trace=str(path),
             )
         )
