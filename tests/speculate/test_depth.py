@@ -126,7 +126,7 @@ def test_any_stream_gets_a_shape_that_can_be_sent(
         2 <= shape.width <= min(len(chances), remaining - 1) + 1
         and shape.width * group <= 63
         and 1 <= shape.depth <= 16
-        and shape.gain >= 1.03
+        and shape.gain >= 1.05
     )
 
 

@@ -50,7 +50,7 @@ class WindowsMachine(RuleBasedStateMachine):
     @rule(
         script=st.sampled_from(SCRIPTS),
         prompt=st.lists(st.integers(8, 15), min_size=1, max_size=12),
-        max_tokens=st.integers(1, 40),
+        max_tokens=st.integers(1, 24),
         chance=st.sampled_from([0.0, 0.5, 0.9, 1.0, None]),
         temperature=st.sampled_from([0.0, 0.9]),
         seed=st.integers(0, 1000),
@@ -159,7 +159,7 @@ def machine(**parts: object) -> type[WindowsMachine]:
 
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-RUN = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=QUIET)
+RUN = settings(max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=QUIET)
 
 TestWindowsMachine = WindowsMachine.TestCase
 TestWindowsMachine.settings = RUN
@@ -170,5 +170,5 @@ TestWindowsMachine.settings = RUN
 )
 def test_the_machine_notices_when_a_safeguard_is_missing(parts: dict[str, object]) -> None:
     run = settings(RUN, max_examples=300, phases=[Phase.generate], derandomize=True, database=None)
-    with pytest.raises((AssertionError, IndexError)):
+    with pytest.raises(AssertionError):
         run_state_machine_as_test(machine(**parts), settings=run)

@@ -33,10 +33,10 @@ _OWN_DECAY = 0.995
 """What an observation keeps of its weight at each later one of its bucket: memories of about 500 and 200."""
 
 _COMMON_TRUST = 4.0
-_OWN_TRUST = 6.0
+_OWN_TRUST = 12.0
 """Observations that weigh as much as the estimate they are mixed with."""
 
-_FAILURES_TRUST = 3.0
+_FAILURES_TRUST = 6.0
 """Failures that are taken to have been seen and expected before any were."""
 
 _REFRESH = 16

@@ -27,7 +27,7 @@ MAX_DEPTH = 16
 TAILS = (192, 96, 48, 24, 0)
 """Drafts by which a stream is taken to go on beyond those that it has, as windows come back: what may be needed."""
 
-MARGIN = 0.03
+MARGIN = 0.05
 """What drafts must be predicted to gain before they are sent at all."""
 
 CLOSE = 0.01

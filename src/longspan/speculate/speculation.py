@@ -146,6 +146,8 @@ class Speculation:
         Those with the fewest drafts on their way come first, so that nobody fills the ring alone beside others.
         taken: rows of the iteration that are dealt already; rows: most that it may have.
         """
+        if taken >= rows or not self.pace.credits.allow(taken + 1):
+            return []
         candidates: list[tuple[int, float, int, Windows, int]] = []
         for windows in running:
             shape = self._shape(windows, now)
