@@ -33,6 +33,17 @@ def test_time_in_flight_is_weighted() -> None:
     assert known.windows_by_rows[:4] == (0, 1, 0, 2)
 
 
+def test_what_is_in_flight_of_a_sequence_that_is_over_is_void() -> None:
+    ledger = Ledger()
+    ledger.sent(window(1, 0, 4), 3)
+    ledger.voided(1, 0)
+    assert (ledger.live_rows, ledger.void_rows) == (0, 4)
+    ledger.voided(1, 0)
+    ledger.returned(window(1, 0, 4))
+    assert (ledger.live_rows, ledger.void_rows) == (0, 0)
+    assert ledger.statistics(0.0).stale_windows == 1
+
+
 def test_a_lost_ring_leaves_nothing_in_flight() -> None:
     ledger = Ledger()
     ledger.sent(window(1, 0, 4), 3)

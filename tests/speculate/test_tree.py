@@ -96,10 +96,11 @@ def test_a_node_that_claims_more_than_its_parent_is_not_sent_without_it() -> Non
 
 @st.composite
 def trees(draw: st.DrawFn) -> Tree:
-    size = draw(st.integers(0, 20))
-    parents = tuple(draw(st.integers(ROOT, node - 1)) for node in range(size))
-    tokens = tuple(draw(st.integers(0, 3)) for _ in range(size))
-    return Tree(tokens, parents, (1.0,) * size)
+    """Trees without equal children of one node, as growing makes them."""
+    nodes: dict[tuple[int, int], None] = {}
+    for _ in range(draw(st.integers(0, 20))):
+        nodes[draw(st.integers(ROOT, len(nodes) - 1)), draw(st.integers(0, 3))] = None
+    return Tree(tuple(token for _, token in nodes), tuple(parent for parent, _ in nodes), (1.0,) * len(nodes))
 
 
 @given(tree=trees(), again=st.lists(st.integers(0, 3), min_size=1, max_size=4), seed=st.integers(0, 1000))

@@ -150,13 +150,14 @@ class Ledger:
             del self._flights[span.sequence]
 
     def voided(self, sequence: int, epoch: int) -> None:
-        """What is in flight of the sequence is void; its next window has `epoch`."""
+        """What is in flight of the sequence is void; its next window, if there is one, has `epoch`."""
         flight = self._flights.get(sequence)
         if flight is not None:
             self.live_rows -= flight.rows
             self.void_rows += flight.rows
             flight.rows = 0
-            flight.epoch = epoch
+            # A sequence that is over keeps its epoch; what is in flight of it is void all the same.
+            flight.epoch = max(epoch, flight.epoch + 1)
             self._deepen(flight, 0)
 
     def committed(self, rows: int, tokens: int, accepted: int) -> None:

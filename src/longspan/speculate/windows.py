@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Tokens
 
-from longspan.schedule.sequence import Sequence
+from longspan.schedule.sequence import Sequence, Status
 from longspan.schedule.span import DraftRequest, Phase, Sample, Span
 from longspan.speculate.acceptance import SequenceBooks
 from longspan.speculate.ledger import Ledger
@@ -212,7 +212,9 @@ class Windows:
         self._drop(len(self._drafts))
         self._in_flight.clear()
         self._dry = False
-        self._ledger.voided(self._sequence.id, self._sequence.epoch)
+        sequence = self._sequence
+        over = sequence.status is Status.FINISHED  # a rewind has raised the epoch, an end has not
+        self._ledger.voided(sequence.id, sequence.epoch + over)
 
     # ------------------------------------------------------------------------------------------------ the stream
 
