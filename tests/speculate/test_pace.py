@@ -134,6 +134,20 @@ def test_a_head_that_costs_more_than_it_brings_is_switched_off() -> None:
     assert not pace.head_wanted
 
 
+def test_where_not_even_certain_drafts_pay_nobody_is_asked() -> None:
+    pace = AutoPace(CommonBooks(), cost, 63)
+    measured(pace, 0.0)
+    pace.refresh(1, 1, 100.0, 0.0)
+    assert pace.asks(0.0)
+    pace.refresh(60, 60, 100.0, 0.1)
+    windows = stream(1.0, CommonBooks())
+    assert pace.shape(windows, 0.1) == PLAIN
+    assert not pace.asks(0.2)
+    # But now and then it is tried: what was measured may not be true any more.
+    assert pace.asks(1.2) and pace.shape(windows, 1.2).width > 1
+    assert not pace.asks(1.3)
+
+
 def test_a_probe_waits_longer_each_time_and_starts_anew_after_a_success() -> None:
     probe = Probe()
     assert [now for now in range(80) if probe.due(float(now))] == [1, 3, 7, 15, 31, 47, 63, 79]

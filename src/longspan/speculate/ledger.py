@@ -120,7 +120,7 @@ class Ledger:
         flight = self._flights.get(span.sequence)
         if flight is None:
             flight = self._flights[span.sequence] = _Flight()
-            flight.epoch = span.epoch
+        flight.epoch = span.epoch
         flight.rows += rows
         flight.spans += 1
         self._deepen(flight, flight.windows + 1)

@@ -19,21 +19,24 @@ _BITS = 32
 
 
 class _Followers:
-    """What followed one context that was seen more than once."""
+    """What followed one context that was seen more than once. counts: of all but the best."""
 
-    __slots__ = ("best", "counts", "total")
+    __slots__ = ("best", "best_count", "counts", "total")
 
     def __init__(self, first: int, second: int) -> None:
         self.best = second
-        self.counts = {first: 1, second: 1 + (first == second)}
+        self.best_count = 1 + (first == second)
+        self.counts = {} if first == second else {first: 1}
         self.total = 2
 
-    def add(self, token: int) -> None:
-        count = self.counts.get(token, 0) + 1
-        self.counts[token] = count
-        self.total += 1
-        if count >= self.counts[self.best]:  # the most recent among equals
-            self.best = token
+    def add_other(self, token: int) -> None:
+        """Count a token that is not the best so far."""
+        count = self.counts.pop(token, 0) + 1
+        if count >= self.best_count:  # the most recent among equals
+            self.counts[self.best] = self.best_count
+            self.best, self.best_count = token, count
+        else:
+            self.counts[token] = count
 
 
 class _Table:
@@ -50,6 +53,7 @@ class _Table:
         self.old: dict[int, int | _Followers] = {}
 
     def add(self, context: int, token: int) -> None:
+        """The context was followed by the token."""
         young = self.young
         entry = young.get(context)
         if entry is None:
@@ -60,11 +64,15 @@ class _Table:
             if entry is None:
                 young[context] = token
                 return
+            young[context] = entry
         if isinstance(entry, int):
             young[context] = _Followers(entry, token)
+            return
+        entry.total += 1
+        if token == entry.best:
+            entry.best_count += 1
         else:
-            entry.add(token)
-            young[context] = entry
+            entry.add_other(token)
 
     def best(self, context: int) -> tuple[int, int] | None:
         """(token, how often the context was seen) of the most frequent follower, if half of them are it."""
@@ -75,7 +83,7 @@ class _Table:
                 return None
         if isinstance(entry, int):
             return entry, 1
-        if entry.counts[entry.best] < _LEAST_SHARE * entry.total:
+        if entry.best_count < _LEAST_SHARE * entry.total:
             return None
         return entry.best, entry.total
 

@@ -25,6 +25,7 @@ _LATENCY_SMOOTHING = 0.1
 _LOAD_SMOOTHING = 0.1
 _PROBE_WIDTH = 4
 _PROBE_SECONDS = (1.0, 16.0)
+_CERTAIN = (1.0,) * 33
 _TABLE_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
@@ -45,6 +46,10 @@ class Probe:
         self._pause = min(2 * self._pause, _PROBE_SECONDS[1])
         self._due = now + self._pause
         return True
+
+    def near(self, now: float) -> bool:
+        """True when `due` would say so, or was not asked yet."""
+        return self._due is None or now >= self._due
 
     def reset(self) -> None:
         """It is on again by its own merit."""
@@ -74,6 +79,10 @@ class Pace(abc.ABC):
 
     def measured(self, trip: float, timings: Sequence[StageTiming]) -> None:  # noqa: B027
         """An iteration came back `trip` seconds after it was sent."""
+
+    def asks(self, now: float) -> bool:
+        """Whether proposers need be asked for drafts at all."""
+        return True
 
     @abc.abstractmethod
     def shape(self, windows: Windows, now: float) -> Shape:
@@ -105,6 +114,7 @@ class AutoPace(Pace):
         self._rows = rows
         self.head_seconds = 0.0
         self._table: ShapeTable | None = None
+        self._hopeless = False  # not even certain drafts would pay
         self._link: float | None = None
         self._spread = 1.0
         self._width = 1.0
@@ -140,7 +150,11 @@ class AutoPace(Pace):
         if known is None or not known.resembles(conditions):
             self.conditions = self.credits.conditions = conditions
             self._table = ShapeTable(conditions)
+            self._hopeless = best_shape(_CERTAIN, conditions, len(_CERTAIN) - 1, open_ended=True) is PLAIN
         self._decide_on_head(now)
+
+    def asks(self, now: float) -> bool:
+        return not self._hopeless or self._shape_probe.near(now)
 
     def shape(self, windows: Windows, now: float) -> Shape:
         chances = windows.chances

@@ -12,7 +12,7 @@ from longspan.schedule.sequence import Sequence as Stream
 from longspan.schedule.span import Span, StageTiming
 from longspan.speculate.acceptance import CommonBooks, SequenceBooks
 from longspan.speculate.composite import ProposerMaker
-from longspan.speculate.depth import Shape, survival_of
+from longspan.speculate.depth import PLAIN, Shape, survival_of
 from longspan.speculate.ledger import Ledger, SpeculationStatistics
 from longspan.speculate.pace import AutoPace, Cost, FixedPace, Pace
 from longspan.speculate.windows import Windows
@@ -127,9 +127,12 @@ class Speculation:
         )
 
     def _shape(self, windows: Windows, now: float) -> Shape:
-        windows.head_wanted = self.pace.head_wanted
-        windows.look_ahead(self.pace.look_ahead)
-        shape = self.pace.shape(windows, now)
+        asks = self.pace.asks(now)
+        windows.head_wanted = asks and self.pace.head_wanted
+        shape = PLAIN
+        if asks:
+            windows.look_ahead(self.pace.look_ahead)
+            shape = self.pace.shape(windows, now)
         windows.width, windows.depth = shape.width, shape.depth
         return shape
 
