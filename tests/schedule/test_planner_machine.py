@@ -221,6 +221,7 @@ class PlannerMachine(RuleBasedStateMachine):
             iteration = self.planner.plan(self.now)
             self.take(self.planner.take_events())
             if iteration is None:
+                self.check_nothing_could_run()
                 break
             check_iteration(iteration, self.planner.limits)
             samples, failures = self.oracle.run(iteration)

@@ -127,3 +127,38 @@ def test_without_empty_slots_one_beside_running_ones_is_chosen() -> None:
     driver.run_until(lambda: late in driver.cached)
     owners = driver.planner._roster.slots.owners
     assert [slot for slot, owner in enumerate(owners) if owner is not None] in ([1, 2, 4], [2, 3, 4])
+
+
+@pytest.mark.parametrize("pool", [118, 119, 120])
+def test_a_plan_is_not_empty_because_those_whose_turn_it_was_gave_way(pool: int) -> None:
+    """With lanes, one sequence is taken at a time; when just that one is preempted, the next one runs."""
+    driver = Driver(limits_with(slots=3, cells=200, pool=pool), Policy(lanes=3, prefix_reuse=False))
+    sequences = [driver.submit(prompt(i, 20), 60, priority=i) for i in range(3)]
+    while len(driver.ends) < 3:
+        assert driver.step() is not None, "nothing is in flight and work waits"
+    assert driver.preempted
+    for i, sequence in enumerate(sequences):
+        assert driver.answers[sequence] == serial_answer(prompt(i, 20), 60)
+
+
+def test_a_plan_is_not_empty_because_the_only_sequence_filled_the_context() -> None:
+    driver = Driver(limits_with(slots=2, cells=200, pool=80))
+    full = driver.submit(prompt(0, 40), 100)
+    waiting = driver.submit(prompt(1, 60), 4)
+    while len(driver.ends) < 2:
+        assert driver.step() is not None, "nothing is in flight and work waits"
+    assert len(driver.answers[full]) == 40
+    assert driver.answers[waiting] == serial_answer(prompt(1, 60), 4)
+
+
+def test_a_place_that_a_decode_row_has_just_taken_is_not_given_to_a_prompt() -> None:
+    driver = Driver(limits_with(slots=4, cells=200, pool=200), Policy(joined_floor=1.0, whole_rows=0))
+    driver.submit(prompt(0, 100), 4)
+    driver.run()
+    stream = driver.submit(prompt(1, 40), 150)
+    slots = driver.planner._roster.slots
+    driver.run_until(lambda: slots.cells_used == 200)
+    late = driver.submit(prompt(2, 60), 4)  # fits when the cached prompt goes, which the stream needs too
+    driver.run()
+    assert driver.answers[stream] == serial_answer(prompt(1, 40), 150)
+    assert driver.answers[late] == serial_answer(prompt(2, 60), 4)

@@ -1,7 +1,7 @@
 """What a plan costs: the real planner in a steady state, without a model.
 
-Every plan is the hard case: all running sequences have a decode row ready, answers end all the time so that waiting
-sequences are admitted, their prompts share prefixes, and the queue is kept full.
+Every plan is the hard case: all running sequences have a decode row ready, an answer ends and a waiting sequence is
+admitted in every plan on the average, prompts share prefixes, and the queue is kept full.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ WARM_UP = 50
 
 _PREFIXES = 64
 _PROMPT_TOKENS = (32, 256)
-_ANSWER_TOKENS = (32, 256)
 _SHARED_TOKENS = 48
 
 
@@ -81,12 +80,13 @@ class _Load:
 
     def __init__(self, running: int, waiting: int, seed: int) -> None:
         self._random = random.Random(seed)
-        self._waiting = waiting
+        # With answers as long as there are sequences, one ends in every plan on the average.
+        self._answer_tokens = (running // 2, running + running // 2)
         self._now = 0.0
         self._prefixes = [tuple(self._tokens(_SHARED_TOKENS)) for _ in range(_PREFIXES)]
         limits = Limits(
             slots=running,
-            cells_per_slot=1024,
+            cells_per_slot=2 * running + 512,
             exact_rows=1 << 20,
             max_rows=1 << 20,
             token_budget=2 * running + 1024,
@@ -130,7 +130,7 @@ class _Load:
 
     def _submit(self) -> None:
         prompt = self._random.choice(self._prefixes) + tuple(self._tokens(self._random.randint(*_PROMPT_TOKENS)))
-        request = SequenceRequest(prompt=prompt, max_tokens=self._random.randint(*_ANSWER_TOKENS))
+        request = SequenceRequest(prompt=prompt, max_tokens=self._random.randint(*self._answer_tokens))
         self._planner.submit(request, self._now)
 
     def _tokens(self, count: int) -> list[int]:

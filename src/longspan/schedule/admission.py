@@ -94,7 +94,7 @@ class Admission:
         """Claim a cell for a decode row of each slot; returns the slots that still run.
 
         When the pool is empty, the least urgent sequence is preempted, the newest first. A sequence that is alone
-        and has no cell left has filled the context: its answer ends there.
+        always finds a cell: its answer ends when prompt and answer fill the pool.
         """
         roster = self._roster
         kept = []
@@ -104,10 +104,7 @@ class Admission:
                     kept.append(slot)
                     break
                 running = [owner for owner in roster.slots.owners if owner is not None]
-                if len(running) == 1:
-                    roster.end_of_answer(sequence)
-                else:
-                    roster.preempt(max(running, key=lambda other: (other.priority, other.arrival, other.id)))
+                roster.preempt(max(running, key=lambda other: (other.priority, other.arrival, other.id)))
         return [slot for slot in kept if roster.slots.owners[slot] is not None]
 
     def _placed(self, sequence: Sequence, headroom: int) -> tuple[Sequence, Placement] | None:

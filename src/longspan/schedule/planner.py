@@ -118,8 +118,9 @@ class Planner:
         prefill = self._prefill_before_decode(prompt, now) if prompt is not None else []
         slots = self._decode_slots() if not prefill else []
         spans, decode = self._decode_spans(slots, now) if not prefill else ([], Geometry())
-        if slots and prompt is not None and self.limits.pooled:
-            prompt = self._filling.next_prompt()  # making room may have taken its place away
+        if self.limits.pooled and not prefill:
+            # Making room for decode rows may have taken the prompt's place away, or made one.
+            prompt = self._filling.next_prompt() if self._filling.wanted else None
         joining = NOTHING_JOINED
         if prompt is not None and not prefill:
             if not spans:
@@ -178,11 +179,13 @@ class Planner:
 
     def _decode_slots(self) -> list[int]:
         """Slots whose decode row goes out now: all that are ready, as far as the lane and the limits reach."""
-        roster = self._roster
-        if not len(roster.ready):
-            return []
-        slots = roster.ready.take(min(self._share, self.limits.free_rows))
-        return self._admission.make_room(slots) if self.limits.pooled else slots
+        ready = self._roster.ready
+        slots: list[int] = []
+        while len(ready) and not slots:
+            slots = ready.take(min(self._share, self.limits.free_rows))
+            if self.limits.pooled:
+                slots = self._admission.make_room(slots)  # in need, those that were taken are preempted
+        return slots
 
     @property
     def _share(self) -> int:
