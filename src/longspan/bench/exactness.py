@@ -83,7 +83,7 @@ class _Chain:
     ) -> None:
         self._recorder = _Recorder()
         self._embedding = source.token_embedding(library)
-        loader = LlamaLoader(source, threads=threads, library=library, sampler=self._recorder)
+        loader = LlamaLoader(source, threads=threads, library=library, sampler=self._recorder, mtp_head=False)
         self._dtype = dtype
         self._iterations = 0
         self.runtimes: list[StageRuntime] = []

@@ -166,7 +166,7 @@ class _Ring:
 
     def __init__(self, source: ModelSource, model: str, threads: int, stages: int) -> None:
         self._source = source
-        self._options = StageOptions(model, threads=threads)
+        self._options = StageOptions(model, threads=threads, mtp_head=False)
         self._ranges = even_splits(source.description.layers, stages, source.description.cut_multiple)
         self._results: asyncio.Queue[IterationResult | RingError] = asyncio.Queue()
         self._embedding = source.token_embedding()
@@ -183,7 +183,7 @@ class _Ring:
         )
         self._driver = RingDriver(
             RingPlan(secrets.token_hex(8), places, SLOTS, CONTEXT, "float32", 0.0),
-            LlamaLoader(self._source, threads=1),
+            LlamaLoader(self._source, threads=1, mtp_head=False),
             on_result=self._results.put_nowait,
             on_room=lambda: None,
             on_failure=self._results.put_nowait,

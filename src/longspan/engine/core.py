@@ -61,7 +61,9 @@ class EngineCore:
         self._formation = Formation(options, source)
         self._vocabulary = source.description.vocabulary
         self._embedding = source.token_embedding(options.library)
-        self._loader = LlamaLoader(source, threads=self._formation.threads, library=options.library)
+        self._loader = LlamaLoader(
+            source, threads=self._formation.threads, library=options.library, mtp_head=self._formation.drafts
+        )
         self._driver: RingDriver | None = None
         self._planner: Planner | None = None
         self._speculation: Speculation | None = None

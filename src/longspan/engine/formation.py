@@ -15,6 +15,9 @@ from longspan.ring.llama_loader import default_threads
 from longspan.ring.ring_plan import RingPlan, StagePlace, parse_address
 from longspan.ring.stage_process import StageOptions
 
+HEADED = frozenset(("auto", "mtp", "mtp+ngram"))
+"""Proposers that use the drafts of an MTP head."""
+
 
 class Formation:
     """Knows how to make a ring plan for one engine, as often as the ring has to form.
@@ -43,6 +46,11 @@ class Formation:
         self.threads = options.threads or default_threads(max(1, self.local_stages))
         self._launcher = LocalLauncher()
         self._children: dict[int, StageHandle] = {}
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the last stage shall have an MTP head at hand."""
+        return self._options.proposer in HEADED
 
     @property
     def holds_first(self) -> bool:
@@ -89,7 +97,9 @@ class Formation:
         await asyncio.gather(*(child.stop() for child in children.values()))
 
     async def _start(self, index: int) -> None:
-        options = StageOptions(self._options.model, threads=self.threads, library=self._options.library)
+        options = StageOptions(
+            self._options.model, threads=self.threads, library=self._options.library, mtp_head=self.drafts
+        )
         self._children[index] = await self._launcher.start(index, options)
 
     def _ranges(self) -> list[tuple[int, int]]:

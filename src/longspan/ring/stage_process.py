@@ -18,6 +18,7 @@ from longspan.errors import LongspanError
 class StageOptions(msgspec.Struct, frozen=True):
     """What a stage process needs to know before a coordinator calls.
 
+    mtp_head: load the model's MTP head, if Longspan carries one, in case that the coordinator asks for drafts.
     follow_parent: end when standard input is closed, which happens whenever the parent process goes.
     """
 
@@ -27,6 +28,7 @@ class StageOptions(msgspec.Struct, frozen=True):
     threads: int | None = None
     library: str | None = None
     follow_parent: bool = False
+    mtp_head: bool = True
 
 
 def announce(host: str, port: int) -> None:
@@ -50,7 +52,9 @@ async def run_stage(options: StageOptions, on_listening: Callable[[str, int], No
     if options.follow_parent:
         _cancel_with_parent(loop, task)
     try:
-        loader = LlamaLoader(resolve(options.model), threads=options.threads, library=options.library)
+        loader = LlamaLoader(
+            resolve(options.model), threads=options.threads, library=options.library, mtp_head=options.mtp_head
+        )
         await serve_stage(loader, options.host, options.port, lambda port: on_listening(options.host, port))
     except asyncio.CancelledError:
         return
