@@ -95,8 +95,13 @@ class DraftStream:
 
     def clear(self) -> None:
         """The slot holds something else now."""
+        self.lose()
+        self._expected = None
+
+    def lose(self) -> None:
+        """The head forgets the rows of the slot, which itself stays as it is."""
         self._cut(-1)
-        self._expected = self._open = None
+        self._open = None
 
     def follow(self, span: Span, path: Path, hidden: Sequence[Hidden] | None) -> bool:
         """Enter a span's committed rows; False when the span is stale and nothing was entered.

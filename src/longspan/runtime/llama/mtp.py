@@ -162,7 +162,7 @@ class MtpDrafter:
         except LongspanError:
             self.failures += 1
             for slot in slots:
-                self._streams[slot].clear()
+                self._streams[slot].lose()
                 self._settle(slot)
             return None
         finally:

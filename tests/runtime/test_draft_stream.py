@@ -1,0 +1,237 @@
+"""What a head may see of a slot: only committed rows, whatever was in flight."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from longspan.runtime.draft_stream import DraftStream, Path, Step, committed_path
+from longspan.schedule.span import Phase, Span
+from tests.runtime.pipeline import span
+
+
+def _chain(tokens: Sequence[int], sampled: dict[int, int]) -> Path:
+    return committed_path(span(0, 10, tokens), sampled)
+
+
+def test_a_chain_is_committed_up_to_the_first_mismatch() -> None:
+    path = _chain([1, 2, 3, 4], {0: 2, 1: 9, 2: 4, 3: 5})
+    assert path == Path((Step(0, 10, 2), Step(1, 11, 9)), diverged=True)
+    path = _chain([1, 2, 3], {0: 2, 1: 3, 2: 4})
+    assert path == Path((Step(0, 10, 2), Step(1, 11, 3), Step(2, 12, 4)), diverged=False)
+    assert _chain([1], {0: 7}) == Path((Step(0, 10, 7),), diverged=False)
+
+
+def test_rows_that_are_not_sampled_are_followed_by_what_the_span_has() -> None:
+    path = _chain([1, 2, 3], {})
+    assert path == Path((Step(0, 10, 2), Step(1, 11, 3), Step(2, 12, None)), diverged=False)
+
+
+def test_a_tree_is_committed_along_the_branch_that_was_sampled() -> None:
+    tree = span(0, 10, [1, 2, 3, 4, 5, 6], parents=(-1, 0, 0, 2, 2, 4))
+    path = committed_path(tree, {0: 3, 1: 8, 2: 5, 3: 9, 4: 6, 5: 7})
+    assert [step.row for step in path.steps] == [0, 2, 4, 5]
+    assert [step.position for step in path.steps] == [10, 11, 12, 13]
+    assert (path.steps[-1].token, path.diverged) == (7, False)
+    path = committed_path(tree, {0: 3, 1: 8, 2: 9, 3: 9, 4: 6, 5: 7})
+    assert [step.row for step in path.steps] == [0, 2]
+    assert (path.steps[-1].token, path.diverged) == (9, True)
+
+
+VOCABULARY = 3
+"""Few tokens, so that wrong drafts are often right, and stale windows look like good ones."""
+
+
+def _after(context: Sequence[int]) -> int:
+    """The token that the model takes after a context."""
+    return hashlib.sha256(bytes(context)).digest()[0] % VOCABULARY
+
+
+def _state(context: Sequence[int]) -> npt.NDArray[np.float32]:
+    """The hidden state after a context: no two contexts share one."""
+    return np.frombuffer(hashlib.sha256(b"h" + bytes(context)).digest()[:4], np.uint8).astype(np.float32)
+
+
+@dataclasses.dataclass
+class Reply:
+    """What comes back for a span: its epoch, start and samples."""
+
+    epoch: int
+    start: int
+    tokens: tuple[int, ...]
+    samples: list[int]
+
+
+def _has_run(machine: StreamMachine) -> bool:
+    return machine.windows > 4
+
+
+class StreamMachine(RuleBasedStateMachine):
+    """A coordinator that sends windows ahead, and a stage that runs them in order; the stream follows the stage."""
+
+    @initialize(prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6))
+    def begin(self, prompt: list[int]) -> None:
+        self.stream = DraftStream()
+        self.cache: list[tuple[int, npt.NDArray[np.float32]]] = []
+        self.held: list[int] = []
+        self.sequence = 0
+        self._new_request(prompt, 0)
+
+    def _new_request(self, prompt: list[int], keep: int) -> None:
+        self.sequence += 1
+        self.epoch = 0
+        self.truth = list(prompt)
+        while len(self.truth) < len(prompt) + 200:
+            self.truth.append(_after(self.truth))
+        self.committed = len(prompt)
+        self.sent = len(prompt)
+        self.drafts: list[int] = []
+        self.flight: list[Span] = []
+        self.replies: list[Reply] = []
+        self.windows = 0
+        self._run(self._span(Phase.PREFILL, keep, prompt[keep:]), sampled=True, kept=True)
+        self.committed += 1  # the prompt's own sample
+
+    def _span(self, phase: Phase, start: int, tokens: Sequence[int]) -> Span:
+        return Span(self.sequence, 0, self.epoch, start, tuple(tokens), phase)
+
+    def _run(self, entry: Span, *, sampled: bool, kept: bool) -> Reply:
+        """The stage: trim to the start, run, follow."""
+        if len(self.held) > entry.start:
+            self.stream.trim(entry.start)
+        del self.held[entry.start :]
+        before = list(self.held)
+        self.held += entry.tokens
+        contexts = [before + list(entry.tokens[: row + 1]) for row in range(len(entry.tokens))]
+        exact = entry.phase.is_exact
+        samples = {row: _after(context) for row, context in enumerate(contexts) if exact}
+        if sampled:
+            samples[len(contexts) - 1] = _after(contexts[-1])
+        path = committed_path(msgspec.structs.replace(entry, sample_rows=tuple(samples)), samples)
+        states = [_state(contexts[step.row]) for step in path.steps]
+        live = self.stream.follow(entry, path, states if kept else None)
+        if live and kept and path.steps[-1].token is not None:
+            assert self.stream.waiting > 0
+        return Reply(entry.epoch, entry.start, entry.tokens, [samples.get(row, -1) for row in range(len(contexts))])
+
+    @rule(data=st.data(), rows=st.integers(1, 5), right=st.integers(0, 5))
+    @precondition(lambda self: self.sent < len(self.truth) - 20 and len(self.flight) < 4)
+    def send(self, data: st.DataObject, rows: int, right: int) -> None:
+        """A window: the next token of the stream and drafts, of which the first `right` follow the truth."""
+        stream = [*self.truth[: self.committed], *self.drafts]
+        while len(stream) < self.sent + rows:
+            token = data.draw(st.integers(0, VOCABULARY - 1))
+            if right > 0 and stream == self.truth[: len(stream)]:
+                token = self.truth[len(stream)]
+            right -= 1
+            stream.append(token)
+        self.drafts = stream[self.committed :]
+        tokens = stream[self.sent : self.sent + rows]
+        drafted = self.sent + rows > self.committed
+        self.flight.append(self._span(Phase.VERIFY if drafted else Phase.DECODE, self.sent, tokens))
+        self.sent += rows
+
+    @rule(count=st.integers(1, 4), missed=st.integers(0, 15))
+    @precondition(lambda self: bool(self.flight))
+    def run_some(self, count: int, missed: int) -> None:
+        """missed: which of the windows had no hidden states kept, if any."""
+        for index, entry in enumerate(self.flight[:count]):
+            self.replies.append(self._run(entry, sampled=True, kept=index != missed))
+        del self.flight[:count]
+
+    @rule(count=st.integers(1, 4))
+    @precondition(lambda self: bool(self.replies))
+    def commit_some(self, count: int) -> None:
+        for _ in range(min(count, len(self.replies))):
+            self._commit(self.replies.pop(0))
+
+    def _commit(self, reply: Reply) -> None:
+        self.windows += 1
+        if reply.epoch != self.epoch:
+            return
+        for row, token in enumerate(reply.samples):
+            position = reply.start + row + 1
+            assert token == self.truth[position], "a window that is not stale follows the truth"
+            if position >= self.committed:
+                self.committed = position + 1
+                draft = self.drafts.pop(0) if self.drafts else None
+                if draft != token:
+                    if draft is not None or self.sent > position:
+                        self.epoch += 1
+                        self.drafts.clear()
+                        self.sent = position
+                    return
+
+    @rule()
+    def feed(self) -> None:
+        self._settle()
+        tokens, states = self.stream.take()
+        self.cache += zip(tokens, states, strict=True)
+        assert len(self.cache) == self.stream.fed
+
+    @rule(rows=st.integers(1, 4))
+    def forget(self, rows: int) -> None:
+        self._settle()
+        rows = min(rows, self.stream.fed)
+        self.stream.forget_oldest(rows)
+        del self.cache[:rows]
+
+    @precondition(_has_run)
+    @rule(prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6), shared=st.integers(0, 12))
+    def next_request(self, prompt: list[int], shared: int) -> None:
+        """What is in flight runs into the void, then another request takes the slot, perhaps with a prefix."""
+        for entry in self.flight:
+            self._run(entry, sampled=True, kept=True)
+        same = [a == b for a, b in zip(self.held, self.truth, strict=False)]
+        keep = min(shared, len(self.held), self.committed, *([same.index(False)] if False in same else []))
+        self._new_request(self.held[:keep] + prompt, keep)
+
+    @precondition(_has_run)
+    @rule()
+    def replay(self) -> None:
+        """The slot was lost: everything committed runs again."""
+        self.epoch += 1
+        self.flight.clear()
+        self.replies.clear()
+        self.drafts.clear()
+        self.stream.trim(0)
+        self.held.clear()
+        self._run(self._span(Phase.RECOMPUTE, 0, self.truth[: self.committed - 1]), sampled=False, kept=True)
+        self.sent = self.committed - 1
+
+    @precondition(_has_run)
+    @rule()
+    def lose(self) -> None:
+        self.stream.lose()
+        assert len(self.stream) == self.stream.fed == self.stream.waiting == 0
+
+    def _settle(self) -> None:
+        """What the drafter does with the cells behind those that count."""
+        assert self.stream.fed <= len(self.cache)
+        del self.cache[self.stream.fed :]
+
+    @invariant()
+    def every_row_is_true(self) -> None:
+        stream = getattr(self, "stream", None)
+        if stream is None:
+            return
+        positions, tokens = stream._positions, stream._tokens
+        assert positions == sorted(set(positions))
+        assert len(stream) == stream.fed + stream.waiting
+        states = [state for _, state in self.cache[: stream.fed]] + stream._hidden
+        assert [token for token, _ in self.cache[: stream.fed]] == tokens[: stream.fed]
+        for position, token, state in zip(positions, tokens, states, strict=True):
+            assert np.array_equal(state, _state(self.truth[:position])), position
+            assert token == self.truth[position]
+
+
+StreamMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestStream = StreamMachine.TestCase
