@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import select
@@ -61,6 +62,8 @@ class Terminal:
         )
         os.close(theirs)
         self.seen = ""
+        # A character may come in two reads.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def wait_for(self, text: str) -> None:
         """Read until `text` has come; it and what was before it are then forgotten."""
@@ -68,7 +71,7 @@ class Terminal:
         while text not in self.seen:
             ready, _, _ = select.select([self._ours], [], [], deadline - time.monotonic())
             assert ready, f"{text!r} did not come, but {self.seen!r}"
-            self.seen += os.read(self._ours, 65536).decode("utf-8", "replace")
+            self.seen += self._decoder.decode(os.read(self._ours, 65536))
         self.seen = self.seen.partition(text)[2]
 
     def type(self, text: str) -> None:
