@@ -6,7 +6,7 @@ from longspan.bench.planner import measure_planner
 
 
 def test_most_running_sequences_decode_in_a_plan() -> None:
-    """One sequence ends in every plan on the average, so a few of the 32 are new and in their prefill."""
+    """One sequence ends in every fourth plan on the average, so a few of the 32 are new and in their prefill."""
     row = measure_planner(32, 64, plans=40)
     assert row.decode_rows >= 24
     assert 0 < row.plan_us_p50 <= row.plan_us_p99

@@ -72,9 +72,7 @@ class Admission:
         if overdue is not None and overdue.id not in passed:
             return self._placed(overdue, headroom)
         window = [entry for entry in waiting.first(roster.policy.cache_window) if entry.id not in passed]
-        if roster.policy.prefix_reuse and len(window) > 1:
-            window.sort(key=lambda sequence: -slots.cached_length(sequence))  # stable: due order among equals
-        for sequence in window:
+        for sequence in slots.by_cached_length(window):
             if self._takes_too_much(sequence):
                 continue
             if (found := self._placed(sequence, headroom)) is not None:

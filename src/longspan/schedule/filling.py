@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -127,18 +128,19 @@ class Filling:
     def _next(self, tried: set[int]) -> Prompt | None:
         """The prompt due first that was not tried."""
         roster = self._roster
-        due = roster.waiting.due
-        running = min(
-            (sequence for sequence in roster.prefilling.values() if sequence.id not in tried),
-            key=lambda sequence: (due(sequence), sequence.id),
-            default=None,
-        )
-        candidate = self._admission.candidate(tried)
-        if candidate is not None and (running is None or due(candidate[0]) < due(running)):
-            sequence, placement = candidate
-            return Prompt(
-                sequence, placement, placement.length, next_piece(sequence, placement.length, roster.limits)
-            )
+        waiting = roster.waiting
+        due = waiting.due
+        running: Sequence | None = None
+        running_due = math.inf
+        for sequence in roster.prefilling.values():
+            if sequence.id not in tried and (at := due(sequence)) < running_due:
+                running, running_due = sequence, at
+        if waiting.first_due() < running_due or waiting.overdue() is not None:
+            candidate = self._admission.candidate(tried)
+            if candidate is not None and due(candidate[0]) < running_due:
+                sequence, placement = candidate
+                start = placement.length
+                return Prompt(sequence, placement, start, next_piece(sequence, start, roster.limits))
         if running is None:
             return None
         start = running.dispatched

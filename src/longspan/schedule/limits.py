@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import msgspec
 
 from longspan.errors import UsageError
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class Limits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Hard limits of planning. Over several stages, each is the smallest of what the stages offer.
 
     slots: KV streams on every stage. cells_per_slot: positions of one slot; prompt and answer together.
@@ -48,38 +50,38 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 "make the chunk smaller or the iteration larger"
             )
 
-    @property
+    @cached_property
     def fixed_borders(self) -> bool:
         """True when chunks are so large that their rows depend on where the prompt was cut."""
         return self.chunk >= self.exact_rows
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Most rows of any iteration."""
         return min(self.token_budget, self.max_rows)
 
-    @property
+    @cached_property
     def free_rows(self) -> int:
         """Most rows of an iteration whose rows must not depend on each other."""
         return min(self.rows, self.exact_rows - 1)
 
-    @property
+    @cached_property
     def concurrency(self) -> int:
         """Most sequences that hold a slot."""
         return min(self.slots, self.max_running)
 
-    @property
+    @cached_property
     def cells(self) -> int:
         """Positions over all slots."""
         own = self.slots * self.cells_per_slot
         return own if self.cells_total is None else min(own, self.cells_total)
 
-    @property
+    @cached_property
     def pooled(self) -> bool:
         """True when the slots together can ask for more cells than there are."""
         return self.cells < self.slots * self.cells_per_slot
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Most tokens, prompt and answer, of one sequence."""
         return min(self.cells_per_slot, self.cells)

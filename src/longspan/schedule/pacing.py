@@ -92,6 +92,8 @@ class Pacing:
     def prefill_is_behind(self, geometry: Geometry) -> bool:
         """True when joined prefill fell behind its share of time by at least an iteration of this geometry."""
         share = self._policy.debt_share
+        if share > 0 and self.debt >= 0:
+            return False
         owed = share * self.costs.predict(geometry)
         return self.debt <= -owed and (owed > 0 or share == 0)
 

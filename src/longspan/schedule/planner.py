@@ -152,7 +152,8 @@ class Planner:
         roster.samplings.clear()
         iteration = Iteration(self._next_iteration, operations, samplings, tuple(spans))
         self._next_iteration += 1
-        if geometry.mixed:
+        mixed = geometry.mixed
+        if mixed:
             pacing.guard.mixed_planned(now)
         rows = geometry.prefill_rows
         record = PlanRecord(
@@ -162,7 +163,7 @@ class Planner:
             predicted=pacing.costs.by_stage(geometry),
             decode_seconds=draft.joining.decode_seconds,
             allowance=draft.joining.allowance,
-            prefill_seconds=pacing.prefill_seconds(prefill[0].start, rows, self.limits.free_rows) if rows else 0.0,
+            prefill_seconds=pacing.prefill_seconds(prefill[0].start, rows, self.limits.free_rows) if mixed else 0.0,
             prefill_cut=self._filling.wanted and (not geometry.exact_rows or rows >= draft.joining.rows),
             guard=pacing.guard.state(now),
             streams=draft.streams,

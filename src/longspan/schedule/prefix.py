@@ -31,6 +31,11 @@ class PrefixIndex:
         self._lengths = [0] * slots
         self._blocks: dict[int, dict[int, None]] = {}
 
+    @property
+    def empty(self) -> bool:
+        """True when no slot holds anything that could be shared."""
+        return not self._blocks
+
     def length(self, slot: int) -> int:
         """Positions of the slot that others may start from."""
         return self._lengths[slot]
@@ -60,9 +65,12 @@ class PrefixIndex:
 
     def indexed(self, sequence: Sequence, limit: int) -> int:
         """About how many positions `longest` would find: whole blocks, by their hashes alone."""
-        if limit < BLOCK or not self._blocks:
+        if limit < BLOCK:
             return 0
-        return BLOCK * self._known_blocks(_hashes(sequence, limit), limit // BLOCK)
+        hashes = sequence.hashes if len(sequence.hashes) * BLOCK > limit - BLOCK else _hashes(sequence, limit)
+        if hashes[0] not in self._blocks:
+            return 0
+        return BLOCK * self._known_blocks(hashes, limit // BLOCK)
 
     def longest(self, sequence: Sequence, limit: int) -> Match | None:
         """The longest common prefix of the sequence's tokens with any slot, at most `limit` positions."""

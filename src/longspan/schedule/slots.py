@@ -87,9 +87,12 @@ class SlotTable:
             found = self._fit(sequence, source, length, source, headroom)
         return found or self._fit(sequence, self._free_slot(NO_SLOT), 0, NO_SLOT, headroom)
 
-    def cached_length(self, sequence: Sequence) -> int:
-        """About how many positions of a waiting sequence are cached now."""
-        return self.index.indexed(sequence, restorable(sequence, self._limits)) if self._prefix_reuse else 0
+    def by_cached_length(self, sequences: list[Sequence]) -> list[Sequence]:
+        """Waiting sequences, those with the longest cached prefix first; equals keep their order."""
+        if not self._prefix_reuse or self.index.empty:
+            return sequences
+        limits, indexed = self._limits, self.index.indexed
+        return sorted(sequences, key=lambda sequence: -indexed(sequence, restorable(sequence, limits)))
 
     def take(self, sequence: Sequence, placement: Placement) -> None:
         """Give the sequence its slot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 
 import msgspec
@@ -90,7 +91,7 @@ class Counters:
         rows = geometry.rows
         self.iterations += 1
         self.rows += rows
-        self.rows_histogram[next((i for i, top in enumerate(ROW_BUCKETS) if rows <= top), len(ROW_BUCKETS))] += 1
+        self.rows_histogram[bisect.bisect_left(ROW_BUCKETS, rows)] += 1
         self.decode_rows += geometry.exact_rows
         if not geometry.prefill_rows:
             return

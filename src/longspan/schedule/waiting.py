@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -110,6 +111,10 @@ class WaitingQueue:
             if found is None or (sequence.priority, sequence.id) < (found.priority, found.id):
                 found = sequence
         return found
+
+    def first_due(self) -> float:
+        """The earliest due time; infinite when nobody waits."""
+        return self._ordered[0][0] if self._ordered else math.inf
 
     def first(self, count: int) -> list[Sequence]:
         """The first `count` sequences in due order."""

@@ -54,22 +54,19 @@ class AnalyticCost(CostModel):
         return {name: self._speed * weight for name, weight in zip("cdsbhga", self._weights, strict=True)}
 
     def predict(self, geometry: Geometry) -> float:
-        return self._speed * self._unhurried(geometry)
-
-    def _unhurried(self, geometry: Geometry) -> float:
         c, d, s, b, h, g, a = self._weights
-        seconds = (
-            c
+        exact = geometry.exact_rows
+        return self._speed * (
+            (c + d if exact else c)
             + s * (geometry.sub_batches - 1)
-            + b * (geometry.exact_rows + geometry.prefill_rows)
+            + b * (exact + geometry.prefill_rows)
             + h * geometry.sampled_rows
             + g * geometry.kv_read * 1e-3
             + a * (2 * geometry.history_rows + geometry.square_rows) * 1e-6
         )
-        return seconds + d if geometry.exact_rows else seconds
 
     def _learn(self, geometry: Geometry, seconds: float) -> None:
-        expected = self._unhurried(geometry)
+        expected = self.predict(geometry) / self._speed
         unit = seconds
         if expected > 0:
             ratio = min(LARGEST_RATIO, max(1.0 / LARGEST_RATIO, seconds / expected))

@@ -41,7 +41,12 @@ class StageCosts:
 
     def predict(self, geometry: Geometry) -> float:
         """Seconds that the slowest stage will take; 0 when nothing is known yet."""
-        return max((model.predict(geometry) for model in self._models.values()), default=0.0)
+        slowest = 0.0
+        for model in self._models.values():
+            seconds = model.predict(geometry)
+            if seconds > slowest:
+                slowest = seconds
+        return slowest
 
     def by_stage(self, geometry: Geometry) -> dict[int, float]:
         """Predicted seconds of each known stage."""
