@@ -65,11 +65,10 @@ def test_a_trace_file_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out)["rows"][0]["requests"] == 1
 
 
-def test_planner_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("longspan.bench.planner.SIZES", ((16, 32), (32, 64)))
+def test_planner_figures(capsys: pytest.CaptureFixture[str]) -> None:
     bench_planner(plans=10, json=True)
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [(row["running"], row["waiting"]) for row in rows] == [(16, 32), (32, 64)]
+    assert [(row["running"], row["waiting"]) for row in rows] == [(64, 256), (128, 1024), (256, 2048), (512, 4096)]
     bench_planner(plans=10)
     assert "plan p50" in capsys.readouterr().out
 

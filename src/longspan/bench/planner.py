@@ -10,6 +10,8 @@ from __future__ import annotations
 import gc
 import random
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,6 +27,7 @@ SIZES = ((64, 256), (128, 1024), (256, 2048), (512, 4096))
 
 STAGES = 2
 WARM_UP = 50
+ROUNDS = 8
 
 _PREFIXES = 64
 _PROMPT_TOKENS = (32, 256)
@@ -49,32 +52,56 @@ class PlannerCost(msgspec.Struct, frozen=True):
 
 
 def measure_planner(running: int, waiting: int, *, plans: int = 400, seed: int = 1) -> PlannerCost:
-    """Drive a planner with `running` slots and a queue of `waiting`, and time its calls.
+    """Figures of one size: `running` slots and a queue of `waiting`."""
+    return measure_planners(((running, waiting),), plans=plans, seed=seed)[0]
 
-    The garbage collector is off inside a timed call only, as elsewhere it would be charged to whoever runs next.
+
+def measure_planners(
+    sizes: Sequence[tuple[int, int]] = SIZES, *, plans: int = 400, seed: int = 1
+) -> list[PlannerCost]:
+    """Drive a planner of each (running, waiting), and time its calls.
+
+    The sizes take turns, round after round, so that a machine that changes its speed does so for all of them. The
+    garbage collector is off inside the rounds, as it would be charged to whoever runs next.
     """
-    load = _Load(running, waiting, seed)
-    for _ in range(WARM_UP):
-        load.step()
-    gc.collect()
-    gc.disable()
-    try:
-        steps = [load.step() for _ in range(plans)]
-    finally:
-        gc.enable()
-    plan_times = sorted(step[0] for step in steps)
-    complete_times = sorted(step[1] for step in steps)
-    decode_rows = sorted(step[2] for step in steps)
+    loads = [_Load(running, waiting, seed) for running, waiting in sizes]
+    steps: list[list[_Step]] = [[] for _ in loads]
+    for load in loads:
+        for _ in range(WARM_UP):
+            load.step()
+    for _ in range(ROUNDS):
+        gc.collect()
+        gc.disable()
+        try:
+            for load, taken in zip(loads, steps, strict=True):
+                load.step()  # brings the load back into the caches
+                taken += [load.step() for _ in range(max(1, plans // ROUNDS))]
+        finally:
+            gc.enable()
+    return [_cost(running, waiting, taken) for (running, waiting), taken in zip(sizes, steps, strict=True)]
+
+
+class _Step(NamedTuple):
+    """Microseconds of a plan and of taking its result, and the plan's decode rows."""
+
+    plan: float
+    complete: float
+    decode_rows: int
+
+
+def _cost(running: int, waiting: int, steps: list[_Step]) -> PlannerCost:
+    plan_times = sorted(step.plan for step in steps)
+    complete_times = sorted(step.complete for step in steps)
     return PlannerCost(
         running=running,
         waiting=waiting,
         plan_us_p50=_quantile(plan_times, 0.5),
         plan_us_p99=_quantile(plan_times, 0.99),
-        plan_us_mean=round(sum(plan_times) / plans, 1),
+        plan_us_mean=round(sum(plan_times) / len(plan_times), 1),
         complete_us_p50=_quantile(complete_times, 0.5),
         complete_us_p99=_quantile(complete_times, 0.99),
-        decode_rows=decode_rows[len(decode_rows) // 2],
-        plans=plans,
+        decode_rows=sorted(step.decode_rows for step in steps)[len(steps) // 2],
+        plans=len(steps),
     )
 
 
@@ -102,8 +129,8 @@ class _Load:
         while self._planner.statistics(self._now).running < running:
             self.step()
 
-    def step(self) -> tuple[float, float, int]:
-        """One iteration: microseconds to plan and to complete it, and its decode rows."""
+    def step(self) -> _Step:
+        """One iteration."""
         planner = self._planner
         self._now += 0.01
         start = time.perf_counter_ns()
@@ -119,7 +146,7 @@ class _Load:
             if isinstance(event, Finished):
                 self._submit()
         decode_rows = sum(1 for span in iteration.spans if span.phase.is_exact)
-        return planned / 1e3, completed / 1e3, decode_rows
+        return _Step(planned / 1e3, completed / 1e3, decode_rows)
 
     def _result(self, iteration: Iteration) -> IterationResult:
         samples = tuple(
