@@ -26,7 +26,7 @@ from longspan.model.metadata import MetadataValue, ValueType
 from longspan.model.mtp_head import Array, MtpHead
 from longspan.model.quantisation import pack, row_type
 from longspan.model.storage import atomic_file, cache_directory, check_space, exclusive, explained
-from longspan.model.tensor_types import F32, TensorType
+from longspan.model.tensor_types import F16, F32, TensorType
 
 _VERSION = 1
 """Part of the file's name in the cache; raised when the same head would be composed differently."""
@@ -35,6 +35,7 @@ BLOCK_TYPE = "Q8_0"
 VOCABULARY_TYPE = "Q4_0"
 """A step of the chain is bound by the bytes of its matrices; measured on the demo's head, see its README."""
 
+_PLAIN = {F32.name: F32, F16.name: F16}
 _CHUNK_ROWS = 2048
 
 
@@ -98,7 +99,8 @@ def compose_draft_model(
     """Compose the head's GGUF into the cache, unless it is there.
 
     stage_file: the last stage's, whose output matrix the head uses. embedding: the model's. digest: the model's.
-    vocabulary: token ids to draft, instead of those that the head names.
+    block_type, vocabulary_type: "F32", "F16", or one that a model can be requantised to. vocabulary: token ids to
+    draft, instead of those that the head names.
     Raises ModelError when the head does not fit the model or the cache cannot be written.
     """
     matrix = _output_matrix(stage_file)
@@ -121,10 +123,10 @@ def compose_draft_model(
     target = cache_directory() / "heads" / digest / name.lower()
     if not is_composed(target):
         tensors = [
-            _tensor(EMBEDDING, (head.width, len(chosen)), row_type(vocabulary_type, head.width), matrix, chosen),
+            _tensor(EMBEDDING, (head.width, len(chosen)), _type(vocabulary_type, head.width), matrix, chosen),
             _packed("output_norm.weight", head.output_norm, F32),
             *(
-                _packed(f"blk.0.{name}", array, F32 if array.ndim == 1 else row_type(block_type, array.shape[1]))
+                _packed(f"blk.0.{name}", array, F32 if array.ndim == 1 else _type(block_type, array.shape[1]))
                 for name, array in head.block.items()
             ),
         ]
@@ -160,6 +162,10 @@ def _metadata(head: MtpHead, vocabulary: int) -> dict[str, MetadataValue]:
         "llama.rope.freq_base": values.scalar(ValueType.FLOAT32, head.rope_base),
         "tokenizer.ggml.model": values.text("no_vocab"),
     }
+
+
+def _type(name: str, columns: int) -> TensorType:
+    return _PLAIN.get(name) or row_type(name, columns)
 
 
 def _packed(name: str, array: Array, kind: TensorType) -> NewTensor:

@@ -128,11 +128,12 @@ class MtpDrafter:
         tips: dict[int, tuple[int, int]] = {}  # by slot
         crowded: list[int] = []
         for (index, _, span), first in zip(plan.runnable, firsts, strict=True):
-            self._lexicons[span.slot].note(span.tokens)
             tokens = sampled.get(index, {})
             if len(tokens) < len(span.sample_rows):
                 continue  # sampling failed, and the slot with it
             path = committed_path(span, tokens)
+            tip = path.steps[-1].token
+            self._lexicons[span.slot].note(span.tokens if tip is None else (*span.tokens, tip))
             states = None
             if hidden is not None and span.draft is not DraftRequest.NEVER:
                 states = _finite([hidden(first + step.row) for step in path.steps])
