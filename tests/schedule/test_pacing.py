@@ -28,7 +28,7 @@ def trained(policy: Policy) -> Pacing:
     for rows in [*range(1, 60)] * 5:
         for geometry in (decode(rows), decode(rows).joined(0, 61 - rows), Geometry().joined(0, rows)):
             pacing.costs.observe(geometry, (StageTiming(0, 0.0, 0.0, seconds_of(geometry)),))
-    assert pacing.costs.predict(decode(8)) == pytest.approx(seconds_of(decode(8)), rel=1e-3)
+    assert pacing.costs.predict(decode(8)) == pytest.approx(seconds_of(decode(8)), rel=0.02)
     return pacing
 
 
@@ -60,7 +60,7 @@ def test_joined_rows_fit_the_allowance_exactly() -> None:
     pacing = trained(policy)
     alone = seconds_of(decode(8))
     joining = pacing.join(decode(8), 0, 1000, 0.0)
-    assert joining.allowance == pytest.approx(2 * alone, rel=1e-3)
+    assert joining.allowance == pytest.approx(2 * alone, rel=0.02)
     longest = int((2 * alone - PASS) / ROW)
     assert longest - 1 <= joining.rows <= longest
     assert pacing.join(decode(8), 0, 5, 0.0).rows == 5

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from longspan.schedule.passes import Block, count_passes, runs_of
 from longspan.schedule.span import Phase, Span
 
 _PREFILL_PHASES = (Phase.PREFILL, Phase.RECOMPUTE)
@@ -18,10 +18,10 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
 
     exact_rows: decode and verify rows. prefill_rows: prefill and replay rows. sequences: spans.
     sampled_rows: rows whose next token is sampled, which alone pass the output matrix.
-    kv_read: sum of L_i, the positions whose keys and values are read.
+    kv_read: positions whose keys and values are read, over all passes (see `schedule.passes`).
     history_rows: sum of L_i x_i. square_rows: sum of x_i squared. Attention pairs are summed by sequence, because a
         batch priced by its means is up to 17 % wrong.
-    widest: largest x_i. sub_batches: passes over the layers (see `schedule.sub_batches`).
+    widest: largest x_i. sub_batches: passes over the layers.
     """
 
     exact_rows: int = 0
@@ -55,7 +55,7 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
             self.exact_rows,
             self.prefill_rows + rows,
             self.sequences + 1,
-            self.kv_read + start,
+            self.kv_read + start + rows,
             self.history_rows + start * rows,
             self.square_rows + rows * rows,
             max(self.widest, rows),
@@ -74,67 +74,62 @@ def geometry_of(spans: Sequence[Span]) -> Geometry:
     )
 
 
-def decode_geometry(slots: Sequence[int], kv_read: int) -> Geometry:
-    """The geometry of one decode row on each of these slots, in ascending order, behind `kv_read` positions."""
+class ExactShape(NamedTuple):
+    """Decode rows or windows before prefill joins them: their geometry, and blocks for counting passes."""
+
+    geometry: Geometry
+    blocks: list[Block]
+
+
+NO_ROWS = ExactShape(Geometry(), [])
+
+
+def decode_shape(slots: list[int], starts: list[int]) -> ExactShape:
+    """One decode row on each of `slots`, which ascend, behind `starts` positions."""
     rows = len(slots)
-    if not rows:
-        return Geometry()
-    passes = 1
-    if slots[-1] - slots[0] >= rows:
-        passes += sum([right != left + 1 for left, right in pairwise(slots)])
-    return Geometry(rows, 0, rows, kv_read, kv_read, rows, 1, passes, rows)
+    blocks = runs_of(slots, starts)
+    passes, reads = count_passes(blocks)
+    return ExactShape(Geometry(rows, 0, rows, reads, sum(starts), rows, min(rows, 1), passes, rows), blocks)
 
 
-def join_geometry(decode: Geometry, slots: Sequence[int], prefill: Sequence[Span]) -> Geometry:
-    """The geometry of one decode row on each of `slots` (alone: `decode`) together with prefill spans."""
-    rows = kv_read = history = squares = sampled = 0
-    widest = decode.widest
+def window_shape(spans: Sequence[Span]) -> ExactShape:
+    """Windows in slot order."""
+    return ExactShape(geometry_of(spans), [Block(span.slot, 1, len(span.tokens), span.start) for span in spans])
+
+
+def join_geometry(exact: ExactShape, prefill: Sequence[Span]) -> Geometry:
+    """The geometry of decode rows or windows together with prefill spans."""
+    rows = history = squares = sampled = 0
+    alone = exact.geometry
+    widest = alone.widest
+    blocks = list(exact.blocks)
     for span in prefill:
         count = len(span.tokens)
         rows += count
-        kv_read += span.start
         history += span.start * count
         squares += count * count
         sampled += len(span.sample_rows)
         widest = max(widest, count)
+        blocks.append(Block(span.slot, 1, count, span.start))
+    passes, reads = count_passes(sorted(blocks))
     return Geometry(
-        decode.exact_rows,
+        alone.exact_rows,
         rows,
-        decode.sequences + len(prefill),
-        decode.kv_read + kv_read,
-        decode.history_rows + history,
-        decode.square_rows + squares,
+        alone.sequences + len(prefill),
+        reads,
+        alone.history_rows + history,
+        alone.square_rows + squares,
         widest,
-        decode.sub_batches + _added_sub_batches(slots, prefill),
-        decode.sampled_rows + sampled,
+        passes,
+        alone.sampled_rows + sampled,
     )
-
-
-def _added_sub_batches(slots: Sequence[int], prefill: Sequence[Span]) -> int:
-    """How many sub-batches prefill spans add to one row on each of `slots`.
-
-    Only the neighbourhood matters: with its direct neighbours, a prefill span makes its own steps and may join two
-    runs to one.
-    """
-    shape = {span.slot: len(span.tokens) for span in prefill}
-    neighbours = {near for slot in shape for near in (slot - 1, slot + 1) if near not in shape}
-    near_rows = sorted(slot for slot in neighbours if _is_in(slots, slot))
-    before = [(slot, 1) for slot in near_rows]
-    after = sorted([*shape.items(), *before])
-    return count_sub_batches(after) - count_sub_batches(before)
-
-
-def _is_in(ordered: Sequence[int], value: int) -> bool:
-    index = bisect.bisect_left(ordered, value)
-    return index < len(ordered) and ordered[index] == value
 
 
 def geometry_of_shapes(shapes: Sequence[tuple[int, int, int, bool, int]]) -> Geometry:
     """The geometry of spans given as (slot, start, rows, decode or verify, sampled rows), in slot order."""
-    exact = prefill = kv_read = history = squares = widest = sampled = 0
+    exact = prefill = history = squares = widest = sampled = 0
     for _, start, rows, is_exact, asked in shapes:
         sampled += asked
-        kv_read += start
         history += start * rows
         squares += rows * rows
         if rows > widest:
@@ -143,27 +138,5 @@ def geometry_of_shapes(shapes: Sequence[tuple[int, int, int, bool, int]]) -> Geo
             exact += rows
         else:
             prefill += rows
-    passes = count_sub_batches([(slot, rows) for slot, _, rows, _, _ in shapes])
-    return Geometry(exact, prefill, len(shapes), kv_read, history, squares, widest, passes, sampled)
-
-
-def count_sub_batches(spans: Iterable[tuple[int, int]]) -> int:
-    """How many sub-batches spans given as (slot, rows), ordered by slot, make; linear in their number.
-
-    A sub-batch joins consecutive slots and takes as many rows of each as the shortest has left, so the sub-batches
-    of one run of slots are the steps of its profile of rows: one for each rise that was not reached before since
-    the last lower span.
-    """
-    passes = 0
-    next_slot = -1
-    heights: list[int] = []
-    for slot, rows in spans:
-        if slot != next_slot:
-            heights.clear()
-        while heights and heights[-1] > rows:
-            heights.pop()
-        if not heights or heights[-1] < rows:
-            heights.append(rows)
-            passes += 1
-        next_slot = slot + 1
-    return passes
+    passes, reads = count_passes([Block(slot, 1, rows, start) for slot, start, rows, _, _ in shapes])
+    return Geometry(exact, prefill, len(shapes), reads, history, squares, widest, passes, sampled)

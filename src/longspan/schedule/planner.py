@@ -19,7 +19,14 @@ from longspan.errors import ProtocolError
 from longspan.schedule.admission import Admission
 from longspan.schedule.events import Event, FailureKind, FinishReason, TokensCommitted
 from longspan.schedule.filling import Filling, Prompt
-from longspan.schedule.geometry import Geometry, decode_geometry, geometry_of, join_geometry
+from longspan.schedule.geometry import (
+    NO_ROWS,
+    ExactShape,
+    Geometry,
+    decode_shape,
+    join_geometry,
+    window_shape,
+)
 from longspan.schedule.limits import Limits
 from longspan.schedule.outcome import SpanFault, outcomes
 from longspan.schedule.pacing import NOTHING_JOINED, Joining, Pacing
@@ -37,15 +44,14 @@ _SLOT = attrgetter("slot")
 
 
 class _Draft(NamedTuple):
-    """An iteration in the making: decode spans on `slots` with their geometry, and the prefill that runs with them.
+    """An iteration in the making: decode spans or windows with their shape, and the prefill that runs with them.
 
     streams: sequences that were past their prefill before.
     """
 
     streams: int
-    slots: list[int]
     spans: list[Span]
-    decode: Geometry
+    exact: ExactShape
     prefill: list[Span]
     joining: Joining
 
@@ -117,7 +123,7 @@ class Planner:
         prompt = self._filling.next_prompt() if self._filling.wanted else None
         prefill = self._prefill_before_decode(prompt, now) if prompt is not None else []
         slots = self._decode_slots() if not prefill else []
-        spans, decode = self._decode_spans(slots, now) if not prefill else ([], Geometry())
+        spans, exact = self._decode_spans(slots, now) if not prefill else ([], NO_ROWS)
         if self.limits.pooled and not prefill:
             # Making room for decode rows may have taken the prompt's place away, or made one.
             prompt = self._filling.next_prompt() if self._filling.wanted else None
@@ -126,25 +132,23 @@ class Planner:
             if not spans:
                 prefill = self._prefill_alone(prompt, now)
             elif not self._prefill_only_in_a_row:
-                joining = self._pacing.join(decode, prompt.start, self.limits.free_rows - decode.rows, now)
+                rows = self.limits.free_rows - exact.geometry.rows
+                joining = self._pacing.join(exact.geometry, prompt.start, rows, now)
                 prefill = self._filling.join(joining.rows, prompt, now)
         if not spans and not prefill:
             return None
-        return self._send(_Draft(streams, slots, spans, decode, prefill, joining), now)
+        return self._send(_Draft(streams, spans, exact, prefill, joining), now)
 
     def _send(self, draft: _Draft, now: float) -> Iteration:
         """Make the iteration of a draft, and remember what is known now."""
         roster, pacing = self._roster, self._pacing
-        spans, prefill, geometry = draft.spans, draft.prefill, draft.decode
+        spans, prefill, geometry = draft.spans, draft.prefill, draft.exact.geometry
+        if geometry.exact_rows:
+            self._last_decode = geometry
         if prefill:
+            geometry = join_geometry(draft.exact, prefill)
             for span in prefill:
                 bisect.insort(spans, span, key=_SLOT)
-            if self._speculator is None:
-                geometry = join_geometry(draft.decode, draft.slots, prefill)
-            else:
-                geometry = geometry_of(spans)
-        if geometry.exact_rows:
-            self._last_decode = draft.decode
         starving = draft.streams and not geometry.exact_rows
         self._prefill_only_in_a_row = self._prefill_only_in_a_row + 1 if starving else 0
         operations, samplings = tuple(roster.slots.operations), tuple(roster.samplings)
@@ -193,20 +197,20 @@ class Planner:
         """Sequences that decode in one iteration when all lanes are filled alike."""
         return math.ceil(len(self._roster.decoding) / self.policy.lanes)
 
-    def _decode_spans(self, slots: list[int], now: float) -> tuple[list[Span], Geometry]:
-        """One row on each of the slots, or windows where there is speculation, and their geometry."""
+    def _decode_spans(self, slots: list[int], now: float) -> tuple[list[Span], ExactShape]:
+        """One row on each of the slots, or windows where there is speculation, and their shape."""
         owners = self._roster.slots.owners
         if self._speculator is not None:
             return self._windows(self._speculator, slots, now)
         spans = [owner.decode_span() for slot in slots if (owner := owners[slot]) is not None]
-        return spans, decode_geometry(slots, sum([span.start for span in spans]))
+        return spans, decode_shape(slots, [span.start for span in spans])
 
-    def _windows(self, speculator: Speculator, slots: list[int], now: float) -> tuple[list[Span], Geometry]:
+    def _windows(self, speculator: Speculator, slots: list[int], now: float) -> tuple[list[Span], ExactShape]:
         """Windows of the sequences on `slots`, and windows on a guess of others that have some in flight."""
         roster = self._roster
         decoding = roster.decoding.values()
         if not decoding:
-            return [], Geometry()
+            return [], NO_ROWS
         taken = set(slots)
         ready = [sequence.tail for sequence in decoding if sequence.slot in taken]
         running = [
@@ -220,7 +224,7 @@ class Planner:
         rows = len(ready) if self.limits.pooled else self.limits.free_rows
         spans = speculator.deal(ready, running, rows, self._share, now)
         spans.sort(key=_SLOT)
-        return spans, geometry_of(spans)
+        return spans, window_shape(spans)
 
     def decode_seconds(self, rows: int, history: float) -> float:
         """Predicted seconds of the slowest stage for one window of `rows` rows; 0 before anything was measured."""

@@ -1,12 +1,13 @@
 """A closed form whose weights are learned as it runs.
 
-    seconds = speed (c + d + s (passes - 1) + b x + h y + g L + a (2 L x + x^2)),  summed over the sequences
+    seconds = speed * bias * (c + d + s (passes - 1) + b x + h y + g r + a (2 L x + x^2)),  over all sequences
 
 c: fixed cost of an iteration (launch, weights). d: the same, in addition when decode rows run. s: each further pass
 over the layers. b: a row. h: a sampled row, which passes the output matrix. g: a position of KV read. a: an
-attention pair. The last two follow from counting the operations of attention with x new rows behind a history of L.
+attention pair. The last follows from counting the operations of attention with x new rows behind a history of L.
 All weights are costs and therefore never negative. `speed` follows the machine of the moment: clocks and neighbours
-change within seconds, what a row costs in relation to another does not.
+change within seconds, what a row costs in relation to another does not. `bias` is what the form misses about one of
+the three execution paths: decode rows alone, prefill alone, both.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from longspan.schedule.geometry import Geometry
 FORGETTING = 0.995
 """Weight of an observation after each further one; the memory of the weights is about 200 iterations long."""
 
-SPEED_SMOOTHING = 0.1
-"""How fast `speed` follows. Chosen on a trace of a shared machine: 0.1 to 0.3 differ by a twentieth."""
+SPEED_SMOOTHING = 0.2
+BIAS_SMOOTHING = 0.2
+"""How fast `speed` and `bias` follow, in the exponent. From 0.1 to 0.3 the error on traces changes by a tenth."""
 
 SWEEPS = 2
 LARGEST_RATIO = 4.0
@@ -31,7 +33,7 @@ _ORDER = (3, 6, 4, 5, 2, 0, 1)
 
 
 class AnalyticCost(CostModel):
-    """Recursive least squares with forgetting and non-negative weights, times a quickly smoothed speed.
+    """Recursive least squares with forgetting and non-negative weights, times quickly smoothed factors.
 
     Observations are weighted by 1 / predicted^2, so that the relative error is what is made small, without the bias
     to small times that weighting by the measured time has. The normal equations are updated at each observation and
@@ -47,6 +49,7 @@ class AnalyticCost(CostModel):
         self._target = [0.0] * _FEATURES
         self._weights = [0.0] * _FEATURES
         self._speed = 1.0
+        self._bias = [1.0, 1.0, 1.0]
 
     @property
     def weights(self) -> dict[str, float]:
@@ -56,21 +59,29 @@ class AnalyticCost(CostModel):
     def predict(self, geometry: Geometry) -> float:
         c, d, s, b, h, g, a = self._weights
         exact = geometry.exact_rows
-        return self._speed * (
-            (c + d if exact else c)
-            + s * (geometry.sub_batches - 1)
-            + b * (exact + geometry.prefill_rows)
-            + h * geometry.sampled_rows
-            + g * geometry.kv_read * 1e-3
-            + a * (2 * geometry.history_rows + geometry.square_rows) * 1e-6
+        return (
+            self._speed
+            * self._bias[_path(geometry)]
+            * (
+                (c + d if exact else c)
+                + s * (geometry.sub_batches - 1)
+                + b * (exact + geometry.prefill_rows)
+                + h * geometry.sampled_rows
+                + g * geometry.kv_read * 1e-3
+                + a * (2 * geometry.history_rows + geometry.square_rows) * 1e-6
+            )
         )
 
     def _learn(self, geometry: Geometry, seconds: float) -> None:
-        expected = self.predict(geometry) / self._speed
+        expected = self.predict(geometry)
         unit = seconds
         if expected > 0:
-            ratio = min(LARGEST_RATIO, max(1.0 / LARGEST_RATIO, seconds / expected))
-            self._speed += SPEED_SMOOTHING * (ratio - self._speed)
+            path = _path(geometry)
+            expected /= self._speed * self._bias[path]
+            ratio = seconds / (expected * self._speed * self._bias[path])
+            ratio = min(LARGEST_RATIO, max(1.0 / LARGEST_RATIO, ratio))
+            self._speed *= ratio**SPEED_SMOOTHING
+            self._bias[path] *= ratio**BIAS_SMOOTHING
             seconds /= self._speed
             unit = min(LARGEST_RATIO * seconds, max(seconds / LARGEST_RATIO, expected))
         features = (
@@ -100,3 +111,10 @@ class AnalyticCost(CostModel):
                     continue
                 rest = self._target[index] - sum(map(float.__mul__, row, weights)) + own * weights[index]
                 weights[index] = max(0.0, rest / (own * (1.0 + _RIDGE)))
+
+
+def _path(geometry: Geometry) -> int:
+    """0: decode rows alone, 1: both, 2: prefill alone."""
+    if not geometry.prefill_rows:
+        return 0
+    return 1 if geometry.exact_rows else 2
