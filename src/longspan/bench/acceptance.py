@@ -22,6 +22,7 @@ from longspan.model.source import ModelSource
 from longspan.model.tokenizer import Tokenizer
 from longspan.ring.llama_loader import LlamaLoader
 from longspan.ring.messages import Assignment
+from longspan.runtime.llama.mtp import DRAFT_LENGTH, LEAST_CHANCE
 from longspan.runtime.llama.runtime import LlamaRuntime
 from longspan.schedule.span import DraftRequest, Iteration, Phase, Sample, Span
 
@@ -62,13 +63,14 @@ class Answer:
 class Acceptance:
     """acceptance: share of positions at which the first, the first two, … drafted tokens were right.
 
-    tokens_per_traversal: answer tokens by window, see above. draft_milliseconds: median time of one draft of the
-    whole chain for one sequence, feeding included.
+    tokens_per_traversal, drafts_per_traversal: answer tokens and drafted tokens by window, see above.
+    draft_milliseconds: median time of one draft for one sequence, feeding included.
     """
 
     positions: int
     acceptance: tuple[float, ...]
     tokens_per_traversal: float
+    drafts_per_traversal: float
     draft_milliseconds: float
     answers: tuple[Answer, ...]
 
@@ -83,22 +85,29 @@ def measure_acceptance(
     *,
     prompts: Sequence[str] = PROMPTS,
     tokens: int = 256,
-    length: int = 4,
+    length: int = DRAFT_LENGTH,
+    least_chance: float = LEAST_CHANCE,
     threads: int = 1,
     head: Path | None = None,
     library: str | None = None,
 ) -> Acceptance:
-    """Let the model answer the prompts greedily, at most `tokens` each, drafting `length` tokens everywhere.
+    """Let the model answer the prompts greedily, at most `tokens` each, drafting at every position.
 
-    head: a head's file, None for the one that Longspan carries. Raises ModelError when there is none for the model,
-    or when the model has no chat template.
+    length, least_chance: see `MtpDrafter`; a `least_chance` of 0 makes all chains equally long. head: a head's
+    file, None for the one that Longspan carries. Raises ModelError when there is none for the model, or when the
+    model has no chat template.
     """
     if source.chat_template is None:
         raise ModelError(f"{source.path} has no chat template, so it answers no prompts.")
     tokenizer = Tokenizer(source.vocabulary_file())
     template = ChatTemplate(source.chat_template)
     loader = LlamaLoader(
-        source, threads=threads, library=library, mtp_head=True if head is None else head, draft_length=length
+        source,
+        threads=threads,
+        library=library,
+        mtp_head=True if head is None else head,
+        draft_length=length,
+        least_chance=least_chance,
     )
     layers = source.description.layers
     encoded = [
@@ -123,25 +132,26 @@ def measure_acceptance(
     counts = [count for answer in answers for count in answer.accepted()]
     if not counts:
         raise ModelError("the model answered nothing, so there is nothing to count.")
+    windows = [window for answer in answers for window in _windows(answer)]
     return Acceptance(
         positions=len(counts),
         acceptance=tuple(sum(count > depth for count in counts) / len(counts) for depth in range(length)),
-        tokens_per_traversal=_tokens_per_traversal(answers),
+        tokens_per_traversal=sum(accepted + 1 for _, accepted in windows) / len(windows),
+        drafts_per_traversal=sum(drafted for drafted, _ in windows) / len(windows),
         draft_milliseconds=1e3 * float(np.median(runner.draft_seconds)),
         answers=answers,
     )
 
 
-def _tokens_per_traversal(answers: Sequence[Answer]) -> float:
-    tokens = windows = 0
-    for answer in answers:
-        counts = answer.accepted()
-        place = 0
-        while place < len(counts):
-            windows += 1
-            tokens += 1 + counts[place]
-            place += 1 + counts[place]
-    return tokens / windows
+def _windows(answer: Answer) -> list[tuple[int, int]]:
+    """The windows that a ring would send for an answer: (drafted, accepted) tokens of each."""
+    counts = answer.accepted()
+    windows = []
+    place = 0
+    while place < len(counts):
+        windows.append((len(answer.drafts[place]), counts[place]))
+        place += 1 + counts[place]
+    return windows
 
 
 class _Runner:

@@ -15,7 +15,7 @@ from longspan.model.mtp_head import find_head, read_head
 from longspan.model.source import ModelSource
 from longspan.ring.messages import Assignment
 from longspan.runtime.base import StageRuntime
-from longspan.runtime.llama.mtp import DRAFT_LENGTH
+from longspan.runtime.llama.mtp import DRAFT_LENGTH, LEAST_CHANCE
 from longspan.runtime.llama.runtime import LlamaRuntime, Sampler
 from longspan.sampling.sampler import sample
 
@@ -31,7 +31,7 @@ class LlamaLoader:
 
     threads: of the compute, None for all cores. sampler: of the last stage.
     mtp_head: what drafts on the last stage: a head's file; True for the one that Longspan carries for the model, if
-    it carries one; False for none. draft_length: tokens of a draft.
+    it carries one; False for none. draft_length, least_chance: see `MtpDrafter`.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class LlamaLoader:
         sampler: Sampler = sample,
         mtp_head: Path | bool = True,
         draft_length: int = DRAFT_LENGTH,
+        least_chance: float = LEAST_CHANCE,
     ) -> None:
         description = source.description
         self._source = source
@@ -52,6 +53,7 @@ class LlamaLoader:
         self._sampler = sampler
         self._mtp_head = mtp_head
         self._draft_length = draft_length
+        self._least_chance = least_chance
         self.digest = source.digest
         self.layers = description.layers
         self.width = description.width
@@ -79,6 +81,7 @@ class LlamaLoader:
             sampler=self._sampler,
             head=head,
             draft_length=self._draft_length,
+            least_chance=self._least_chance,
         )
 
     def _draft_model(self, stage_file: Path) -> DraftModel | None:

@@ -60,15 +60,17 @@ def head(folder: Path, source: GgufSource) -> MtpHead:
 class Driver:
     """A drafter that is fed by hand. texts, states: by slot, what was committed, from the first row on."""
 
-    def __init__(self, source: GgufSource, head: MtpHead) -> None:
+    def __init__(self, source: GgufSource, head: MtpHead, least_chance: float = 0.0) -> None:
         stage = source.stage_file(0, source.description.layers)
         model = compose_draft_model(
             head, stage, source.token_embedding(), source.digest, block_type="F32", vocabulary_type="F32"
         )
-        self.drafter = MtpDrafter(load_library(), model, slots=SLOTS, threads=1, length=LENGTH, top=8)
+        self.drafter = MtpDrafter(
+            load_library(), model, slots=SLOTS, threads=1, length=LENGTH, top=8, least_chance=least_chance
+        )
         self._reference = ReferenceHead(head, model.embedding, model.output)
         self._random = np.random.default_rng(3)
-        self._vocabulary = source.description.vocabulary
+        self._vocabulary, self._width = source.description.vocabulary, head.width
         self.tokens: list[list[int]] = [[] for _ in range(SLOTS)]
         self.states: list[list[Rows]] = [[] for _ in range(SLOTS)]
         self._ends = [0] * SLOTS
@@ -82,7 +84,7 @@ class Driver:
         self.drafter.draft = kept  # type: ignore[method-assign]
 
     def state(self) -> Rows:
-        return self._random.standard_normal(self.drafter._model.width).astype(np.float32)
+        return self._random.standard_normal(self._width).astype(np.float32)
 
     def token(self, least: int = 0) -> int:
         return int(self._random.integers(least, self._vocabulary))
@@ -135,8 +137,11 @@ class Driver:
         steps = self._reference.chain(tokens[kept], states[kept], LENGTH, allowed)
         assert len(draft.tokens) == len(draft.candidates) == LENGTH
         compared = 0
-        for token, candidates, (expected, chances) in zip(draft.tokens, draft.candidates, steps, strict=True):
+        for place, (token, candidates, (expected, chances)) in enumerate(
+            zip(draft.tokens, draft.candidates, steps, strict=True)
+        ):
             assert candidates[0][0] == token
+            assert candidates[0][1] == pytest.approx(draft.chances[place])
             assert [chance for _, chance in candidates] == sorted((c for _, c in candidates), reverse=True)
             for candidate, chance in candidates:
                 assert abs(chance - chances[allowed.index(candidate)]) < MARGIN
@@ -228,13 +233,34 @@ def test_words_of_the_text_can_be_drafted_and_others_cannot(driver: Driver) -> N
     assert found
 
 
+@pytest.mark.parametrize("least_chance", [0.02, 0.1, 0.5])
+def test_a_chain_ends_where_it_is_hardly_right_any_more(
+    source: GgufSource, head: MtpHead, least_chance: float
+) -> None:
+    whole, ended = Driver(source, head), Driver(source, head, least_chance)
+    lengths: list[int] = []
+    for windows in [((0, 2, 1), (1, 0, 0)), ((0, 0, 1), (1, 3, 0), (2, 1, 1), (3, 0, 3))] * 4:
+        whole.run(*windows)
+        ended.run(*windows)
+        for full, draft in zip(whole.drafts, ended.drafts, strict=True):
+            survival = np.cumprod(full.chances)
+            # What other slots do moves the last bits; a chain at the border may end on either side of it.
+            sure = int((survival > 1.05 * least_chance).sum())
+            assert sure <= len(draft.tokens) <= int((survival > 0.95 * least_chance).sum())
+            assert draft.tokens[:sure] == full.tokens[:sure]
+            lengths.append(len(draft.tokens))
+    assert len(set(lengths)) > 1
+    whole.drafter.close()
+    ended.drafter.close()
+
+
 # ---------------------------------------------------------------------------------------------------- its troubles
 
 
 def test_a_refusal_costs_the_drafts_and_nothing_else(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.run((0, 3, 0), (1, 3, 0))
     with monkeypatch.context() as patch:
-        patch.setattr(driver.drafter._context, "decode", lambda *_: "no room")
+        patch.setattr(driver.drafter._head._context, "decode", lambda *_: "no room")
         samples = driver.run((0, 1, 1))
     assert len(samples) == 3
     assert not any(sample.draft for sample in samples)
@@ -246,9 +272,9 @@ def test_a_refusal_costs_the_drafts_and_nothing_else(driver: Driver, monkeypatch
 def test_a_surprise_in_the_graph_costs_a_repeat_and_nothing_else(driver: Driver) -> None:
     for _ in range(2):
         driver.run((0, 3, 0))
-    assert driver.drafter._tap._learned is not None
-    places, nodes = driver.drafter._tap._learned
-    driver.drafter._tap._learned = (tuple(place - 1 for place in places), nodes)
+    assert driver.drafter._head._tap._learned is not None
+    places, nodes = driver.drafter._head._tap._learned
+    driver.drafter._head._tap._learned = (tuple(place - 1 for place in places), nodes)
     driver.run((0, 1, 1), (2, 0, 0))
     assert driver.drafter.failures == 0
     assert driver.agrees(0, driver.drafts[0]) + driver.agrees(2, driver.drafts[1]) > 2
@@ -298,7 +324,7 @@ def load(folder: Path) -> Iterator[Load]:
 
     def make(source: GgufSource, mtp_head: Path | bool) -> tuple[LlamaRuntime, Recorder]:
         recorder = Recorder()
-        loader = LlamaLoader(source, threads=1, sampler=recorder, mtp_head=mtp_head)
+        loader = LlamaLoader(source, threads=1, sampler=recorder, mtp_head=mtp_head, least_chance=0.0)
         layers = source.description.layers
         assignment = Assignment(0, 1, 0, layers, 4, None, SLOTS, 400, "float32")
         runtime = loader.load(assignment, lambda _text: None)

@@ -400,7 +400,8 @@ def test_a_tensor_that_never_comes_fails_the_spans(
 ) -> None:
     source = sources["Q8_0"]
     stages("Q8_0", 2)  # leaves a note of the exact rows, so that the check of them does not fail first
-    runtime = _runtime(source, source.stage_file(0, 2), layers=2, last=False, residual="no_such_tensor")
+    lost: dict[str, object] = {"layers": 2, "last": False, "residual": "no_such_tensor"}
+    runtime = _runtime(source, source.stage_file(0, 2), slots=SLOTS, cells_per_slot=CELLS, **lost)
     rows = source.token_embedding().rows(np.array([5], np.int32))
     output = runtime.run(Iteration(1, (), (), (span(0, 0, [5]),)), rows)
     assert [failure.reason for failure in output.failures] == [

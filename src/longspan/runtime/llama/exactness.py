@@ -41,21 +41,21 @@ _GUESSES = (64, 128, 256, 512)
 class ExactnessProbe:
     """Compares rows run together with the same rows run one at a time, bit for bit, on slot 0.
 
-    The slot is empty afterwards.
+    The slot is empty afterwards. max_rows: the largest batch that is looked at.
     """
 
     def __init__(self, context: LlamaContext, tap: GraphTap | None, max_rows: int) -> None:
         self._context = context
         self._tap = tap
         # A context shorter than the largest batch cannot hold one, and never has to.
-        self._max_rows = min(max_rows, context.max_rows, context.cells - _HISTORY)
+        self.max_rows = min(max_rows, context.max_rows, context.cells - _HISTORY)
         generator = np.random.default_rng(0)
         self._input = generator.standard_normal((_HISTORY + max_rows, context.width)).astype(np.float32)
         self._alone: list[npt.NDArray[np.float32]] = []
 
     def find(self) -> Exactness:
         """The limit below which batches are exact: at least 2, `max_rows` + 1 when all are."""
-        if self._max_rows < 2 * _HISTORY:
+        if self.max_rows < 2 * _HISTORY:
             return Exactness(2)
         limit = self._limit(1)
         if limit > 2:
@@ -65,7 +65,7 @@ class ExactnessProbe:
 
     def hidden_rows(self, found: Exactness, max_outputs: int) -> int:
         """What `Exactness.hidden_rows` says, on a stage that samples."""
-        for rows in (min(max_outputs, self._max_rows), found.exact_rows - 1):
+        for rows in (min(max_outputs, self.max_rows), found.exact_rows - 1):
             if not 1 <= rows <= max_outputs:
                 continue
             self._context.trim(0, 0)
@@ -84,15 +84,15 @@ class ExactnessProbe:
     def _limit(self, alone: int) -> int:
         """The limit when a row alone is run as `alone` rows: itself, and copies of it for company."""
         self._alone = [self._run(position, alone)[0] for position in range(2 * _HISTORY)][_HISTORY:]
-        low, high = alone, self._max_rows + 1
+        low, high = alone, self.max_rows + 1
         for size in (size for guess in _GUESSES for size in (guess - 1, guess)):
             if low < size < high:
                 if self._exact(size):
                     low = size
                 else:
                     high = size
-        if high == self._max_rows + 1 and self._exact(self._max_rows):
-            low = self._max_rows
+        if high == self.max_rows + 1 and self._exact(self.max_rows):
+            low = self.max_rows
         while high - low > 1:
             middle = (low + high) // 2
             if self._exact(middle):

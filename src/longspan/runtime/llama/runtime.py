@@ -14,10 +14,10 @@ from longspan.model.draft_model import DraftModel
 from longspan.runtime.base import Activations, Capacity, StageOutput, StageRuntime
 from longspan.runtime.llama import note
 from longspan.runtime.llama.context import LlamaContext
-from longspan.runtime.llama.exactness import ExactnessProbe
+from longspan.runtime.llama.exactness import Exactness, ExactnessProbe
 from longspan.runtime.llama.graph_tap import GraphTap
 from longspan.runtime.llama.memory import check_memory
-from longspan.runtime.llama.mtp import DRAFT_LENGTH, MtpDrafter
+from longspan.runtime.llama.mtp import DRAFT_LENGTH, LEAST_CHANCE, MtpDrafter
 from longspan.runtime.llama.row_batch import RowBatch, row_position
 from longspan.runtime.slots import KvCopy, KvTrim, SlotBook, SlotPlan
 from longspan.sampling.adjustment import Logits, needs_history
@@ -41,7 +41,8 @@ class LlamaRuntime(StageRuntime):
     layers: blocks in the file. residual: name of the residual tensor without the layer's number. input_tensor: see
     `model.architecture.Architecture`.
     sampler: turns a row of logits into a token; whoever wants to look at logits hands in his own.
-    head: what drafts on the last stage where a span asks for it, `draft_length` tokens at a time; None for nothing.
+    head: what drafts on the last stage where a span asks for it; None for nothing. draft_length, least_chance: see
+    `MtpDrafter`.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class LlamaRuntime(StageRuntime):
         width: int,
         head: DraftModel | None = None,
         draft_length: int = DRAFT_LENGTH,
+        least_chance: float = LEAST_CHANCE,
     ) -> None:
         check_memory(library, path, slots, cells_per_slot)
         self._last = last
@@ -83,24 +85,36 @@ class LlamaRuntime(StageRuntime):
             callback=self._tap.callback if self._tap else None,
             by_token=input_tensor is not None,
         )
-        exactness = note.recall(library.path, path, threads, max_rows)
-        if exactness is None:
-            exactness = ExactnessProbe(self._context, self._tap, max_rows).find()
-            note.remember(library.path, path, threads, max_rows, exactness)
-        if last and head is not None and exactness.hidden_rows is None:
-            rows = ExactnessProbe(self._context, self._tap, max_rows).hidden_rows(exactness, outputs)
-            exactness = dataclasses.replace(exactness, hidden_rows=rows)
-            note.remember(library.path, path, threads, max_rows, exactness)
-        self._hidden_rows = exactness.hidden_rows or 0
         self._drafter: MtpDrafter | None = None
-        if last and head is not None:
-            self._drafter = MtpDrafter(library, head, slots=slots, threads=threads, length=draft_length)
+        try:
+            exactness = self._exactness(library, path, threads, max_rows, drafts=last and head is not None)
+            if last and head is not None:
+                self._drafter = MtpDrafter(
+                    library, head, slots=slots, threads=threads, length=draft_length, least_chance=least_chance
+                )
+        except BaseException:
+            self._context.close()
+            raise
+        self._hidden_rows = exactness.hidden_rows or 0
         self._pad = exactness.pad
         # Padding rows need room of their own: a cell behind the last position, and a row for each slot.
         cells = min(cells_per_slot, self._context.cells - (1 if self._pad else 0))
         rows = max(1, max_rows - slots) if self._pad else max_rows
         self._capacity = Capacity(slots, cells, rows, exactness.exact_rows)
         self._book = SlotBook(self._capacity)
+
+    def _exactness(self, library: Library, path: Path, threads: int, max_rows: int, *, drafts: bool) -> Exactness:
+        """What is known or measured about this stage's batches; with `drafts`, also about kept hidden states."""
+        probe = ExactnessProbe(self._context, self._tap, max_rows)
+        found = note.recall(library.path, path, threads, probe.max_rows)
+        if found is not None and (found.hidden_rows is not None or not drafts):
+            return found
+        if found is None:
+            found = probe.find()
+        if drafts:
+            found = dataclasses.replace(found, hidden_rows=probe.hidden_rows(found, MAX_SAMPLES))
+        note.remember(library.path, path, threads, probe.max_rows, found)
+        return found
 
     def capacity(self) -> Capacity:
         """What this runtime can hold."""
