@@ -6,7 +6,7 @@ import pytest
 
 from longspan.schedule.geometry import Geometry
 from longspan.schedule.guard import GuardState
-from longspan.schedule.pacing import EFFICIENT, Pacing
+from longspan.schedule.pacing import EFFICIENT, PROBE_SECONDS, Pacing
 from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.policy import Policy
 from longspan.schedule.span import Iteration, IterationResult, StageTiming
@@ -157,3 +157,43 @@ def test_a_lost_ring_is_learned_anew() -> None:
     pacing.ring_lost()
     assert not pacing.costs.trained
     assert pacing.debt == 0.0
+
+
+def costly_pass(beside: float) -> Pacing:
+    """A machine on which a second pass costs `beside` seconds, and that has run enough mixed iterations to know."""
+    pacing = Pacing(Policy(joined_floor=0.001, joined_ceiling=0.05, prefill_target=0.5))
+    for rows in [*range(1, 60)] * 5:
+        for geometry in (decode(rows), decode(rows).joined(0, 61 - rows), Geometry().joined(0, rows)):
+            seconds = seconds_of(geometry) + (beside - PASS) * (geometry.sub_batches - 1)
+            pacing.observe(record(geometry), took(seconds), 0.0)
+    pacing.debt = 0.0
+    pacing.joined(0.0)
+    return pacing
+
+
+def test_prefill_joins_where_that_costs_no_more_than_an_iteration_of_its_own() -> None:
+    assert costly_pass(0.5 * FIXED).joining_pays(decode(8), 0, 1.0)
+    assert not costly_pass(3 * FIXED).joining_pays(decode(8), 0, 1.0)
+
+
+def test_joining_is_judged_only_after_it_was_measured() -> None:
+    pacing = Pacing(Policy())
+    assert pacing.joining_pays(decode(8), 0, 0.0)
+    assert not Pacing(Policy(mixing=False)).joining_pays(decode(8), 0, 0.0)
+
+
+def test_where_joining_does_not_pay_it_is_tried_again() -> None:
+    pacing = costly_pass(3 * FIXED)
+    assert pacing.join(decode(8), 0, 50, 1.0).rows == 0
+    assert pacing.joining_pays(decode(8), 0, PROBE_SECONDS + 1.0)
+    pacing.joined(PROBE_SECONDS + 1.0)
+    assert not pacing.joining_pays(decode(8), 0, PROBE_SECONDS + 2.0)
+
+
+def test_a_turn_of_prefill_is_as_long_as_its_fixed_cost_asks_for() -> None:
+    """The piece is 16 x 4 ms, above the ceiling of 50 ms that twice the decode rows would be cut to."""
+    pacing = costly_pass(3 * FIXED)
+    rows = pacing.turn_rows(decode(40), 0, 60)
+    assert rows == pytest.approx((EFFICIENT * FIXED - FIXED) / ROW, abs=2)
+    homogeneous = trained(Policy(mixing=False, prefill_target=0.5))
+    assert homogeneous.turn_rows(decode(40), 0, 60) == 60

@@ -1,14 +1,16 @@
 """How much prefill an iteration may carry while streams decode.
 
-Three rules share one ledger of time. Prefill that joins decode rows may lengthen the iteration by a bounded
-multiple of what the decode rows take alone. Prefill without decode rows is cut until its predicted time meets a
-target. And over time decoding gets `debt_share` seconds for each second of prefill: the ledger says who is behind.
+Where running prefill and decode rows together costs no more than one after the other, prefill joins the decode rows
+and may lengthen their iteration by a bounded multiple of what they take alone. Where it costs more, both alternate,
+in pieces of the same size. Either way a piece is large enough that its fixed cost does not count, and a ledger of
+time says who is behind: over time decoding gets `debt_share` seconds for each second of prefill.
 
 Every duration is that of the slowest stage.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from longspan.schedule.cost import StageCosts
@@ -18,8 +20,17 @@ from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.policy import Policy
 from longspan.schedule.span import CopyPrefix, IterationResult
 
-EFFICIENT = 8
-"""The fixed cost of joining may be an eighth of what joined prefill takes."""
+EFFICIENT = 16
+"""The fixed cost of a piece of prefill may be a sixteenth of it."""
+
+NOT_LARGER = 1.25
+"""Two predicted fixed costs count as equal up to this ratio."""
+
+ENOUGH = 20
+"""Mixed iterations that must have been measured before joining is judged not to pay."""
+
+PROBE_SECONDS = 60.0
+"""Where joining does not pay, it is tried again after this time: predictions may have become wrong."""
 
 _REFINEMENTS = 4
 _CLOSE = 0.9
@@ -44,31 +55,63 @@ class Pacing:
         self.costs = StageCosts(policy.cost_model)
         self.guard = MixGuard(policy)
         self.debt = 0.0
+        self._joined_at = -math.inf
+        self._mixed_seen = 0
+
+    def joining_pays(self, decode: Geometry, start: int, now: float) -> bool:
+        """True when prefill should run beside these decode rows and not in an iteration of its own.
+
+        It should when its fixed cost is not larger there, or when that was not tried for long.
+        """
+        if not self.mixes(now):
+            return False
+        if self._mixed_seen < ENOUGH or now - self._joined_at > PROBE_SECONDS:
+            return True
+        beside = self._overhead(decode, start) - self.costs.predict(decode)
+        return beside <= NOT_LARGER * self._overhead(Geometry(), start)
+
+    def joined(self, now: float) -> None:
+        """A mixed iteration is on its way."""
+        self._joined_at = now
+        self.guard.mixed_planned(now)
 
     def allowance(self, alone: float, overhead: float) -> float:
-        """Seconds that joined prefill may add to decode rows that take `alone` seconds.
-
-        overhead: fixed seconds of joining at all. Much less than EFFICIENT times of it would waste the ring, so
-        that much is allowed; who is owed time then decides how often.
-        """
-        policy = self._policy
-        wanted = max(policy.joined_share * alone, EFFICIENT * overhead)
-        allowed = min(policy.joined_ceiling, max(policy.joined_floor, wanted))
+        """Seconds of prefill that may join decode rows which take `alone` seconds; overhead: of joining at all."""
+        allowed = self._piece(alone, overhead)
         if self.debt <= 0:
-            return allowed
-        return policy.joined_floor if policy.joined_floor >= EFFICIENT * overhead else 0.0
+            return min(self._policy.joined_ceiling, allowed)
+        floor = self._policy.joined_floor
+        return floor if floor >= EFFICIENT * overhead else 0.0
+
+    def _piece(self, alone: float, overhead: float) -> float:
+        """Seconds that a piece of prefill may delay streams by, whose decode rows take `alone` seconds."""
+        policy = self._policy
+        wanted = min(policy.joined_ceiling, max(policy.joined_floor, policy.joined_share * alone))
+        return min(policy.prefill_target, max(wanted, EFFICIENT * overhead))
 
     def join(self, decode: Geometry, start: int, rows: int, now: float) -> Joining:
         """How many of `rows` prefill rows, behind a history of `start`, may join the decode rows."""
-        if rows <= 0 or not self.mixes(now):
+        if rows <= 0 or not self.joining_pays(decode, start, now):
             return NOTHING_JOINED
         alone = self.costs.predict(decode)
         if not self.costs.trained:
             return Joining(min(rows, self._policy.prefill_floor), alone, self._policy.joined_ceiling)
-        allowed = self.allowance(alone, self.costs.predict(decode.joined(start, 1)) - alone)
+        allowed = self.allowance(alone, self._overhead(decode, start) - alone)
         if allowed <= 0:
             return Joining(0, alone, 0.0)
         return Joining(self._largest(decode, start, rows, alone + allowed), alone, allowed)
+
+    def turn_rows(self, decode: Geometry, start: int, rows: int) -> int:
+        """How many of `rows` prefill rows may run without decode rows while streams wait that take `decode`."""
+        if not self._policy.mixing or not self.costs.trained:
+            return self.prefill_rows(start, rows, contended=True)
+        piece = self._piece(self.costs.predict(decode), self._overhead(Geometry(), start))
+        return max(1, self._largest(Geometry(), start, rows, piece))
+
+    def _overhead(self, decode: Geometry, start: int) -> float:
+        """Predicted seconds of the decode rows with a prefill span of no rows: the fixed cost of starting one."""
+        one, two = (self.costs.predict(decode.joined(start, rows)) for rows in (1, 2))
+        return 2 * one - two
 
     def prefill_rows(self, start: int, rows: int, contended: bool) -> int:
         """How many of `rows` prefill rows an iteration without decode rows may have.
@@ -129,6 +172,7 @@ class Pacing:
         if seconds <= 0:
             return 0.0
         if geometry.mixed:
+            self._mixed_seen += 1
             self.guard.mixed_observed(geometry.exact_rows, record.decode_seconds, record.allowance, seconds, now)
         elif geometry.exact_rows:
             self.guard.decode_observed(geometry.exact_rows, seconds)
@@ -138,6 +182,7 @@ class Pacing:
     def ring_lost(self) -> None:
         """The stages may be others now: start to learn anew."""
         self.costs.forget()
+        self._mixed_seen = 0
         self.guard.ring_lost()
         self.debt = 0.0
 

@@ -158,7 +158,7 @@ class Planner:
         self._next_iteration += 1
         mixed = geometry.mixed
         if mixed:
-            pacing.guard.mixed_planned(now)
+            pacing.joined(now)
         rows = geometry.prefill_rows
         record = PlanRecord(
             iteration=iteration,
@@ -247,13 +247,17 @@ class Planner:
                 return self._filling.complete(rows, prompt, now)
         if pacing.prefill_is_behind(Geometry().joined(prompt.start, self.limits.free_rows)):
             return self._prefill_alone(prompt, now)
+        if pacing.debt <= 0 and not pacing.joining_pays(self._last_decode, prompt.start, now):
+            return self._prefill_alone(prompt, now)
         return []
 
     def _prefill_alone(self, prompt: Prompt, now: float) -> list[Span]:
         """Prefill spans of an iteration without decode rows; `prompt` is due first."""
         rows = self.limits.free_rows
-        contended = bool(self._roster.decoding) or self._filling.contended
-        target = self._pacing.prefill_rows(prompt.start, rows, contended)
+        if self._roster.decoding:
+            target = self._pacing.turn_rows(self._last_decode, prompt.start, rows)
+        else:
+            target = self._pacing.prefill_rows(prompt.start, rows, self._filling.contended)
         return self._filling.fill(rows, target, prompt, now)
 
     # --------------------------------------------------------------------------------------------------- results

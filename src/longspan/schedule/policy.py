@@ -14,10 +14,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     lanes: live decodes are spread over this many iterations, so that as many stages work at the same time.
     cost_model: name of the cost model that predicts durations ("analytic", "bucketed", "ema").
 
-    prefill_target: longest predicted time of an iteration without decode rows while a stream decodes; rows are
+    prefill_target: longest predicted time of an iteration without decode rows while somebody waits for it; rows are
         halved until it holds, but not below `prefill_floor` rows.
-    joined_share: prefill that joins decode rows may lengthen the iteration by this multiple of the time that the
-        decode rows take alone; at least `joined_floor` and at most `joined_ceiling` seconds are allowed.
+    joined_share: with mixing, a piece of prefill, joined to decode rows or between them, may take this multiple of
+        the time that the decode rows take alone; at least `joined_floor` and at most `joined_ceiling` seconds are
+        allowed. Only a large fixed cost makes a piece that runs alone longer.
     debt_share: seconds of decoding that are owed for one second of prefill while a stream decodes.
     whole_rows: a prompt with no more rows than this is cut only by a hard limit, never by `prefill_target`.
 
