@@ -45,6 +45,45 @@ def test_a_tree_is_committed_along_the_branch_that_was_sampled() -> None:
     assert (path.steps[-1].token, path.diverged) == (9, True)
 
 
+def test_a_window_may_begin_with_committed_rows_again_and_its_tip_is_fed_again() -> None:
+    stream = DraftStream()
+    states = [np.full(4, row, np.float32) for row in range(6)]
+    prompt = span(0, 0, [5, 6, 7], phase=Phase.PREFILL)
+    assert stream.follow(prompt, committed_path(prompt, {2: 8}), states[:3])
+    window = span(0, 3, [8, 9], sample_rows=(0, 1))
+    assert stream.follow(window, committed_path(window, {0: 9, 1: 4}), states[3:5])
+    assert stream.take()[0] == [6, 7, 8, 9, 4]
+    again = span(0, 2, [7, 8, 9], sample_rows=(2,))
+    assert not stream.follow(again, committed_path(again, {2: 4}), states[:3]), (
+        "it stops before the token that came"
+    )
+    again = span(0, 3, [8, 9, 4, 1], sample_rows=(1, 2, 3))
+    path = committed_path(again, {1: 4, 2: 2, 3: 3})
+    assert (path.steps[-1], path.diverged) == (Step(2, 5, 2), True)
+    assert stream.follow(again, path, states[3:6])
+    assert (stream.take()[0], stream.fed) == ([2], 6)
+    assert stream.follow(again, path, states[3:6]) is False
+    stream.trim(3)
+    repeated = span(0, 3, [8, 9], sample_rows=(0, 1))
+    assert stream.follow(repeated, committed_path(repeated, {0: 9, 1: 4}), states[3:5])
+    assert stream.take()[0] == [9, 4]
+
+
+def test_a_trimmed_slot_keeps_the_row_of_the_token_that_comes_next() -> None:
+    stream = DraftStream()
+    prompt = span(0, 0, [5, 6, 7, 8], phase=Phase.PREFILL)
+    states = [np.full(4, row, np.float32) for row in range(4)]
+    assert stream.follow(prompt, committed_path(prompt, {3: 9}), states)
+    assert len(stream) == 4
+    stream.trim(2)
+    assert len(stream) == stream.waiting == 2
+    other = span(0, 2, [3], phase=Phase.PREFILL)
+    assert stream.follow(other, committed_path(other, {0: 1}), states[:1])
+    tokens, hidden = stream.take()
+    assert tokens == [6, 1]
+    assert [state[0] for state in hidden] == [0, 0]
+
+
 VOCABULARY = 3
 """Few tokens, so that wrong drafts are often right, and stale windows look like good ones."""
 
@@ -94,7 +133,13 @@ class Ring:
         self.drafts: list[int] = []
         self.flight: list[Span] = []
         self.replies: list[Reply] = []
-        self._run(self._span(Phase.PREFILL, keep, prompt[keep:]), sampled=True, kept=True)
+        cut = self.random.randint(keep, len(prompt) - 1)
+        for start, end in ((keep, cut), (cut, len(prompt))):
+            if start < end:
+                kept = self.random.random() < 0.8
+                self._run(
+                    self._span(Phase.PREFILL, start, prompt[start:end]), sampled=end == len(prompt), kept=kept
+                )
         self.committed += 1  # the prompt's own sample
 
     def _span(self, phase: Phase, start: int, tokens: Sequence[int]) -> Span:

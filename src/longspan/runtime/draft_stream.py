@@ -67,7 +67,6 @@ class DraftStream:
         self._positions: list[int] = []
         self._tokens: list[int] = []
         self._hidden: list[Hidden] = []  # of the rows that wait
-        self._sequence = -1
         # Position and token that this stage sampled last: a window that does not go on from there is stale.
         self._expected: tuple[int, int] | None = None
         # Position that a token is still to come for, and the hidden state before it.
@@ -108,9 +107,6 @@ class DraftStream:
 
         hidden: of each step of the path, (width,); None when they were not kept: then the head misses these rows.
         """
-        if span.sequence != self._sequence:
-            self._sequence = span.sequence
-            self._expected = self._open = None
         if not self._is_live(span):
             return False
         if hidden is not None and self._open is not None and self._open[0] == span.start:
@@ -126,8 +122,6 @@ class DraftStream:
                     self._open = (step.position + 1, hidden[index])
             elif hidden is not None:
                 self._enter(step.position + 1, step.token, hidden[index])
-            else:
-                self._drop_unlike(step.position + 1, step.token)
         self._expected = None if last.token is None else (last.position + 1, last.token)
         return True
 
