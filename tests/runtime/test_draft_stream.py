@@ -45,7 +45,18 @@ def test_a_tree_is_committed_along_the_branch_that_was_sampled() -> None:
     assert (path.steps[-1].token, path.diverged) == (9, True)
 
 
-def test_a_window_may_begin_with_committed_rows_again_and_its_tip_is_fed_again() -> None:
+def test_a_prompt_in_chunks_loses_no_row_between_them() -> None:
+    stream = DraftStream()
+    states = [np.full(4, row, np.float32) for row in range(5)]
+    for start, tokens, sampled in [(0, [5, 6], {}), (2, [7], {}), (3, [8, 9], {1: 4})]:
+        chunk = span(0, start, tokens, phase=Phase.PREFILL)
+        assert stream.follow(chunk, committed_path(chunk, sampled), states[start:])
+    tokens, hidden = stream.take()
+    assert tokens == [6, 7, 8, 9, 4]
+    assert [state[0] for state in hidden] == [0, 1, 2, 3, 4]
+
+
+def test_a_window_may_begin_with_committed_rows_again() -> None:
     stream = DraftStream()
     states = [np.full(4, row, np.float32) for row in range(6)]
     prompt = span(0, 0, [5, 6, 7], phase=Phase.PREFILL)
@@ -57,6 +68,8 @@ def test_a_window_may_begin_with_committed_rows_again_and_its_tip_is_fed_again()
     assert not stream.follow(again, committed_path(again, {2: 4}), states[:3]), (
         "it stops before the token that came"
     )
+    again = span(0, 3, [8, 1, 4], sample_rows=(1, 2))
+    assert not stream.follow(again, committed_path(again, {1: 4, 2: 2}), states[3:6]), "another text led there"
     again = span(0, 3, [8, 9, 4, 1], sample_rows=(1, 2, 3))
     path = committed_path(again, {1: 4, 2: 2, 3: 3})
     assert (path.steps[-1], path.diverged) == (Step(2, 5, 2), True)

@@ -113,15 +113,13 @@ class DraftStream:
             self._enter(span.start, span.tokens[0], self._open[1])
         self._open = None
         self._drop_unlike(span.start, span.tokens[0])
-        last = path.steps[-1]
-        # The last row is fed again when it was fed before: a draft starts from what it gives.
-        self._cut(last.position + 1)
         for index, step in enumerate(path.steps):
             if step.token is None:
                 if hidden is not None:
                     self._open = (step.position + 1, hidden[index])
             elif hidden is not None:
                 self._enter(step.position + 1, step.token, hidden[index])
+        last = path.steps[-1]
         self._expected = None if last.token is None else (last.position + 1, last.token)
         return True
 
