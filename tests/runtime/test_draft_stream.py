@@ -56,6 +56,18 @@ def test_a_prompt_in_chunks_loses_no_row_between_them() -> None:
     assert [state[0] for state in hidden] == [0, 1, 2, 3, 4]
 
 
+def test_a_decode_row_is_committed_whatever_was_sampled() -> None:
+    stream = DraftStream()
+    prompt = span(0, 0, [5], phase=Phase.PREFILL)
+    state = np.zeros(4, np.float32)
+    assert stream.follow(prompt, committed_path(prompt, {0: 9}), [state])
+    window, decode = span(0, 1, [8]), span(0, 1, [8], phase=Phase.DECODE)
+    path = committed_path(window, {0: 7})
+    assert not stream.follow(window, path, [state])
+    assert stream.follow(decode, path, [state])
+    assert stream.take()[0] == [7]
+
+
 def test_a_window_may_begin_with_committed_rows_again() -> None:
     stream = DraftStream()
     states = [np.full(4, row, np.float32) for row in range(6)]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from longspan.schedule.span import Span
+from longspan.schedule.span import Phase, Span
 
 Hidden = npt.NDArray[np.float32]
 
@@ -136,8 +136,8 @@ class DraftStream:
         self.fed -= rows
 
     def _is_live(self, span: Span) -> bool:
-        if not span.phase.is_exact or self._expected is None:
-            return True
+        if span.phase is not Phase.VERIFY or self._expected is None:
+            return True  # prompts, replays and single decode rows hold committed tokens only
         position, token = self._expected
         # A window may begin with rows again that are committed already, as it does after a tree.
         ahead = position - span.start
