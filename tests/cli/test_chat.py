@@ -65,13 +65,19 @@ class Terminal:
         # A character may come in two reads.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def wait_for(self, text: str) -> None:
-        """Read until `text` has come; it and what was before it are then forgotten."""
+    def wait_for(self, text: str, *, pressing: str = "") -> None:
+        """Read until `text` has come; it and what was before it are then forgotten.
+
+        pressing: a key to press again each second. Python's input() sleeps through a signal that comes between the
+        prompt and its first wait, until the next one.
+        """
         deadline = time.monotonic() + DEADLINE_SECONDS
         while text not in self.seen:
-            ready, _, _ = select.select([self._ours], [], [], deadline - time.monotonic())
-            assert ready, f"{text!r} did not come, but {self.seen!r}"
-            self.seen += self._decoder.decode(os.read(self._ours, 65536))
+            assert time.monotonic() < deadline, f"{text!r} did not come, but {self.seen!r}"
+            self.type(pressing)
+            ready, _, _ = select.select([self._ours], [], [], 1)
+            if ready:
+                self.seen += self._decoder.decode(os.read(self._ours, 65536))
         self.seen = self.seen.partition(text)[2]
 
     def type(self, text: str) -> None:
@@ -101,8 +107,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
         terminal.type("\x03")
         terminal.wait_for("[stopped]")
         terminal.wait_for("› ")
-        terminal.type("\x03")
-        terminal.wait_for("Ctrl-D leaves")
+        terminal.wait_for("Ctrl-D leaves", pressing="\x03")
         terminal.type("/help\n")
         terminal.wait_for("/reset")
         terminal.wait_for("› ")

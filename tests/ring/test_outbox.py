@@ -91,3 +91,30 @@ async def test_the_error_of_a_lost_link_comes_out_of_run_and_names_the_link() ->
         async with asyncio.timeout(5):
             await running
     assert outbox.link is left
+
+
+class Threaded(InProcessLink):
+    """Counts what goes past the loop; refuses it when told to."""
+
+    refuses = False
+
+    def send_from_thread(self, frame: Frame) -> bool:
+        return not self.refuses and self.send_at_once(frame)
+
+
+async def test_a_frame_from_the_other_thread_never_overtakes_one_that_had_to_wait() -> None:
+    left, right = pair()
+    left.__class__ = Threaded
+    assert isinstance(left, Threaded)
+    outbox = Outbox(lambda frame: left, lambda frame: None)
+    assert outbox.send_from_thread(numbered(0))
+    left.refuses = True
+    assert not outbox.send_from_thread(numbered(1))
+    left.refuses = False
+    assert not outbox.send_from_thread(numbered(2)), "1 is on its way to the loop"
+    outbox.take(numbered(1))
+    assert not outbox.send_from_thread(numbered(3)), "2 is on its way to the loop"
+    outbox.take(numbered(2))
+    outbox.take(numbered(3))
+    assert outbox.send_from_thread(numbered(4))
+    assert await received(right, 5) == [0, 1, 2, 3, 4]

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
+import time
 import tracemalloc
 from collections.abc import Iterable
 
@@ -227,3 +229,67 @@ def test_the_reader_always_has_room_for_the_next_byte() -> None:
         rest = rest[taken:]
         link.buffer_updated(taken)
     assert link.statistics.frames_received == 3
+
+
+async def test_frames_from_another_thread_arrive_whole_and_in_order() -> None:
+    """Large ones fill the socket in the middle of a frame; the loop writes the rest, and its own frames between."""
+    frames = 200
+    rng = random.Random(0)
+    sizes = [rng.choice([0, 10, 5000, 300_000, 3_000_000]) for _ in range(frames)]
+    async with tcp_ends() as (left, right), asyncio.timeout(60):
+        left.open_payloads()
+        right.open_payloads()
+        refused = 0
+
+        def send_all() -> None:
+            nonlocal refused
+            for number, size in enumerate(sizes):
+                frame = Frame(Kind.ITERATION, number.to_bytes(4, "big"), bytes([number % 256]) * size)
+                while not left.send_from_thread(frame):
+                    refused += 1
+                    time.sleep(0.0005)
+
+        async def own() -> None:
+            for number in range(frames):
+                await left.send(Frame(Kind.PING, number.to_bytes(4, "big")))
+                await asyncio.sleep(0.001)
+
+        sending = asyncio.gather(asyncio.to_thread(send_all), own())
+        found: dict[Kind, list[int]] = {Kind.ITERATION: [], Kind.PING: []}
+        for _ in range(2 * frames):
+            frame = await right.receive()
+            number = int.from_bytes(frame.header, "big")
+            found[frame.kind].append(number)
+            if frame.kind is Kind.ITERATION:
+                assert bytes(frame.payload) == bytes([number % 256]) * sizes[number]
+        await sending
+        assert found[Kind.ITERATION] == found[Kind.PING] == list(range(frames))
+        assert refused, "the socket was never full"
+        assert left.statistics.bytes_sent == right.statistics.bytes_received
+
+
+async def test_a_lost_link_takes_nothing_from_another_thread() -> None:
+    async with tcp_ends() as (left, right), asyncio.timeout(10):
+        await right.close()
+        with pytest.raises(RingError):
+            await left.receive()
+        assert not left.send_from_thread(Frame(Kind.PING, b""))
+
+
+async def test_a_frame_is_offered_early_and_none_overtakes_one_that_was_declined() -> None:
+    async with raw_end() as (plain, link), asyncio.timeout(5):
+        offered: list[bytes] = []
+        last = asyncio.Event()
+
+        def taker(frame: Frame) -> bool:
+            offered.append(frame.header)
+            if frame.header == b"4":
+                last.set()
+            return frame.header != b"1"
+
+        link.take_early(taker)
+        await write(plain, [b"".join(raw(Frame(Kind.PING, bytes([number]))) for number in b"0123")])
+        assert [(await link.receive()).header for _ in range(3)] == [b"1", b"2", b"3"]
+        assert offered == [b"0", b"1"]
+        await write(plain, [raw(Frame(Kind.PING, b"4"))])
+        await last.wait()

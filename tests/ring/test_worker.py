@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from longspan.ring.worker import Worker
+from longspan.ring.worker import TOLD, Worker
 
 
 async def test_runs_in_order_on_one_other_thread_and_answers_on_the_loop() -> None:
@@ -86,3 +86,13 @@ def test_a_loop_that_is_gone_ends_the_thread() -> None:
     worker = asyncio.run(leave())
     worker._thread.join(2)
     assert not worker._thread.is_alive()
+
+
+async def test_a_function_that_has_told_already_wakes_nobody() -> None:
+    worker = Worker("test")
+    found: list[object] = []
+    worker.submit(lambda: TOLD, lambda result, error: found.append(result))
+    worker.submit(lambda: 1, lambda result, error: found.append(result))
+    await worker.stop()
+    await asyncio.sleep(0)
+    assert found == [1]

@@ -168,7 +168,7 @@ class _Ring:
         self._source = source
         self._options = StageOptions(model, threads=threads, mtp_head=False)
         self._ranges = even_splits(source.description.layers, stages, source.description.cut_multiple)
-        self._results: asyncio.Queue[IterationResult | RingError] = asyncio.Queue()
+        self._results: asyncio.Queue[tuple[float, IterationResult | RingError]] = asyncio.Queue()
         self._embedding = source.token_embedding()
         self._number = 0
 
@@ -184,9 +184,9 @@ class _Ring:
         self._driver = RingDriver(
             RingPlan(secrets.token_hex(8), places, SLOTS, CONTEXT, "float32", 0.0),
             LlamaLoader(self._source, threads=1, mtp_head=False),
-            on_result=self._results.put_nowait,
+            on_result=self._arrived,
             on_room=lambda: None,
-            on_failure=self._results.put_nowait,
+            on_failure=self._arrived,
             on_progress=lambda _: None,
         )
         await self._driver.form()
@@ -196,6 +196,9 @@ class _Ring:
         await self._driver.close()
         await asyncio.gather(*(stage.stop() for stage in self.stages))
 
+    def _arrived(self, result: IterationResult | RingError) -> None:
+        self._results.put_nowait((time.perf_counter(), result))
+
     async def row(self, position: int, token: int) -> tuple[int, float, float]:
         """Run one row: the sampled token, seconds in all, seconds of compute over all stages."""
         span = Span(0, 0, 0, position, (token,), Phase.DECODE, (0,))
@@ -203,8 +206,8 @@ class _Ring:
         started = time.perf_counter()
         self._driver.send(Iteration(self._number, (), (), (span,)), activations)
         self._number += 1
-        result = await self._results.get()
-        seconds = time.perf_counter() - started
+        arrived, result = await self._results.get()
+        seconds = arrived - started
         if isinstance(result, RingError):
             raise result
         compute = sum(timing.finished - timing.started for timing in result.timings)

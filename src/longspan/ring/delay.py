@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+from collections.abc import Callable
 
 from longspan.errors import RingError
 from longspan.ring.frame import Frame
@@ -38,6 +39,10 @@ class DelayedLink(Link):
     def peer(self) -> str:
         """The other end."""
         return self._link.peer
+
+    def take_early(self, taker: Callable[[Frame], bool]) -> bool:
+        """See `Link.take_early`."""
+        return self._link.take_early(taker)
 
     async def send(self, frame: Frame) -> None:
         """Put the frame on its way."""

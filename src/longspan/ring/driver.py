@@ -154,6 +154,7 @@ class RingDriver:
     # ------------------------------------------------------------------------------------------------- running
 
     async def _listen(self, client: StageClient) -> None:
+        client.link.take_early(lambda frame: self._take_early(client, frame))
         try:
             while True:
                 frame = await client.receive()
@@ -163,20 +164,33 @@ class RingDriver:
         except LongspanError as error:
             self._fail(client, f"{client.name} was lost: {error}")
         except Exception as error:
-            # A bug on this side; without an end of the ring its requests would wait for ever.
-            log.exception("a frame of %s could not be handled", client.name)
-            self._fail(client, f"a frame of {client.name} could not be handled: {type(error).__name__}: {error}")
+            self._fail(client, self._not_handled(client, error))
+
+    def _take_early(self, client: StageClient, frame: Frame) -> bool:
+        if frame.kind is not Kind.RESULT or self._over:
+            return False
+        try:
+            self._take_frame(client, frame)
+        except Exception as error:
+            self._fail(client, self._not_handled(client, error))
+        return True
 
     def _take_frame(self, client: StageClient, frame: Frame) -> None:
         if frame.kind is Kind.RESULT:
             self._take(decode(frame, IterationResult))
         elif frame.kind is Kind.PASSED:
-            self._passed = decode(frame, Passed).count
+            self._passed = max(self._passed, decode(frame, Passed).count)
             self._on_room()
         elif frame.kind is Kind.FAILED:
             self._take_failure(client, decode(frame, Failed))
         else:
             raise ProtocolError(f"unexpected {frame.kind.name} frame")
+
+    @staticmethod
+    def _not_handled(client: StageClient, error: Exception) -> str:
+        """A bug on this side; without an end of the ring its requests would wait for ever."""
+        log.error("a frame of %s could not be handled", client.name, exc_info=error)
+        return f"a frame of {client.name} could not be handled: {type(error).__name__}: {error}"
 
     def _take_failure(self, client: StageClient, failed: Failed) -> None:
         for other in self._clients:

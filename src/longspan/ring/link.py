@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Callable
 
 from longspan.ring.frame import Frame
 
@@ -25,6 +26,14 @@ class Link(abc.ABC):
 
     statistics: LinkStatistics
 
+    def take_early(self, taker: Callable[[Frame], bool]) -> bool:
+        """Offer each frame to `taker` as it arrives, on the loop, if none waits; what it declines is received.
+
+        It spares a frame the wake-up of the task that receives. False from links that cannot do so. `taker` must
+        not raise.
+        """
+        return False
+
     @abc.abstractmethod
     async def send(self, frame: Frame) -> None:
         """Send after everything sent before. Waits while the link is full. Raises RingError when it is closed."""
@@ -32,6 +41,10 @@ class Link(abc.ABC):
     @abc.abstractmethod
     def send_at_once(self, frame: Frame) -> bool:
         """Send without waiting, if that is possible now; False when it is not, also on a closed link."""
+
+    def send_from_thread(self, frame: Frame) -> bool:
+        """As `send_at_once`, called on another thread than the loop's. False also when the link has no such way."""
+        return False
 
     @abc.abstractmethod
     async def receive(self) -> Frame:

@@ -182,8 +182,11 @@ def encode_iteration(
     """
     rows, width = activations.shape
     header = IterationHeader(iteration, rows, width, dtype, failures, timings)
-    with np.errstate(over="ignore"):
-        payload = np.ascontiguousarray(activations, dtype=DTYPES[dtype])
+    if activations.dtype == DTYPES[dtype]:
+        payload = np.ascontiguousarray(activations)
+    else:
+        with np.errstate(over="ignore"):
+            payload = np.ascontiguousarray(activations, dtype=DTYPES[dtype])
     return Frame(Kind.ITERATION, _encoder.encode(header), payload.reshape(-1).view(np.uint8).data)
 
 

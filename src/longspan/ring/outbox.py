@@ -22,6 +22,8 @@ class Outbox:
         self._sent = sent
         self._waiting: asyncio.Queue[Frame] = asyncio.Queue()
         self._sending = False
+        self._handed = 0
+        self._taken = 0
         self.link: Link | None = None
 
     def put(self, frame: Frame) -> None:
@@ -30,6 +32,22 @@ class Outbox:
             self._sent(frame)
         else:
             self._waiting.put_nowait(frame)
+
+    def send_from_thread(self, frame: Frame) -> bool:
+        """Send now, on the one other thread that makes frames, if nothing is before it.
+
+        The wake-up of the loop is then no part of the frame's way. After False the loop must `take` the frame.
+        """
+        free = self._handed == self._taken and not self._sending and self._waiting.empty()
+        if free and self._route(frame).send_from_thread(frame):
+            return True
+        self._handed += 1
+        return False
+
+    def take(self, frame: Frame) -> None:
+        """Put a frame that could not be sent from its thread."""
+        self._taken += 1
+        self.put(frame)
 
     async def run(self) -> None:
         """Send what could not be sent at once, until cancelled. Raises what `Link.send` and `sent` raise."""

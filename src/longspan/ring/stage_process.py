@@ -47,10 +47,19 @@ async def run_stage(options: StageOptions, on_listening: Callable[[str, int], No
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
+    stopping = False
+
+    def stop() -> None:
+        # Once: a parent that goes also sends a signal, and the second cancellation would cut off the cleaning up.
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            task.cancel()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, stop)
     if options.follow_parent:
-        _cancel_with_parent(loop, task)
+        _stop_with_parent(loop, stop)
     try:
         loader = LlamaLoader(
             resolve(options.model), threads=options.threads, library=options.library, mtp_head=options.mtp_head
@@ -60,11 +69,11 @@ async def run_stage(options: StageOptions, on_listening: Callable[[str, int], No
         return
 
 
-def _cancel_with_parent(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+def _stop_with_parent(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
     def watch() -> None:
         while os.read(0, 4096):
             pass
-        loop.call_soon_threadsafe(task.cancel)
+        loop.call_soon_threadsafe(stop)
 
     threading.Thread(target=watch, name="longspan-parent-watch", daemon=True).start()
 

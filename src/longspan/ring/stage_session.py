@@ -29,9 +29,10 @@ from longspan.ring.messages import (
     encode,
 )
 from longspan.ring.outbox import Outbox
+from longspan.ring.room import Room
 from longspan.ring.stage_compute import StageCompute
 from longspan.ring.tcp import TcpLink, connect
-from longspan.ring.worker import Worker
+from longspan.ring.worker import TOLD, Worker
 from longspan.runtime.base import StageRuntime
 
 CONNECT_SECONDS = 20.0
@@ -70,11 +71,11 @@ class StageSession:
         self._width = width
         self._next: Link | None = None
         self._compute: StageCompute | None = None
-        self._outgoing = Outbox(self._route, self._sent)
-        self._passed = 0
-        self._room = asyncio.Semaphore(QUEUE_FRAMES)
+        self._loop = asyncio.get_running_loop()
+        self._outgoing = Outbox(self._route, lambda frame: self._sent(frame, self._outgoing.put))
+        self._room = Room(QUEUE_FRAMES)
         self._readers: list[asyncio.Task[None]] = []
-        self._ended: asyncio.Future[LongspanError] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[LongspanError] = self._loop.create_future()
 
     @property
     def over(self) -> bool:
@@ -198,15 +199,23 @@ class StageSession:
             await link.close()
 
     async def _receive(self, link: Link, raw: TcpLink) -> None:
+        raw.take_early(self._take_early)
         while True:
             frame = await link.receive()
             if frame.kind is Kind.ITERATION:
-                await self._room.acquire()
+                await self._room.take()
                 self._submit(frame, time.perf_counter())
             elif frame.kind is Kind.PING:
                 await link.send(Frame(Kind.PONG, encode(decode(frame, Ping)).header))
             else:
                 raise ProtocolError(f"unexpected {frame.kind.name} frame from {raw.peer}")
+
+    def _take_early(self, frame: Frame) -> bool:
+        """An iteration goes straight to the worker, unless others wait for room before it."""
+        if frame.kind is not Kind.ITERATION or self._compute is None or not self._room.try_take():
+            return False
+        self._submit(frame, time.perf_counter())
+        return True
 
     async def _watch_next(self, link: TcpLink) -> None:
         """Notice the loss of the next stage also while nothing is sent there."""
@@ -222,11 +231,19 @@ class StageSession:
         if self._compute is None:
             raise ProtocolError("an iteration came before this stage was ready")
         compute = self._compute
-        self._worker.submit(lambda: compute.run_frame(frame, received), self._computed)
 
-    def _computed(self, frame: Frame | None, error: BaseException | None) -> None:
-        if frame is not None:
-            self._outgoing.put(frame)
+        def run() -> object:
+            outcome = compute.run_frame(frame, received)
+            if not self._outgoing.send_from_thread(outcome):
+                return outcome
+            self._sent(outcome, self._put_from_thread)
+            return TOLD
+
+        self._worker.submit(run, self._computed)
+
+    def _computed(self, outcome: Frame | None, error: BaseException | None) -> None:
+        if outcome is not None:
+            self._outgoing.take(outcome)
             return
         # A malformed frame is refused before anything was changed; after any other error the slots are in doubt.
         self.broken = self.broken or not isinstance(error, ProtocolError)
@@ -238,12 +255,17 @@ class StageSession:
         assert self._next is not None
         return self._next
 
-    def _sent(self, frame: Frame) -> None:
+    def _sent(self, frame: Frame, put: Callable[[Frame], None]) -> None:
+        """A frame is on its way; `put` sends what that calls for."""
         if frame.kind in (Kind.ITERATION, Kind.RESULT):
-            self._room.release()
-        if frame.kind is Kind.ITERATION and self.assignment.stage == 0:
-            self._passed += 1
-            self._outgoing.put(encode(Passed(self._passed)))
+            passed = self._room.give_back()
+            if frame.kind is Kind.ITERATION and self.assignment.stage == 0:
+                put(encode(Passed(passed)))
+
+    def _put_from_thread(self, frame: Frame) -> None:
+        """Send to the coordinator from the worker's thread. Order does not matter to a count that only grows."""
+        if not self._control.send_from_thread(frame):
+            self._loop.call_soon_threadsafe(self._outgoing.put, frame)
 
     async def _write(self) -> None:
         try:

@@ -10,6 +10,7 @@ import asyncio
 import collections
 import os
 import socket
+import threading
 from collections.abc import Callable
 
 from longspan.errors import ProtocolError, RingError
@@ -40,6 +41,7 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         self._max_header_bytes = MAX_HANDSHAKE_HEADER_BYTES
         self._max_payload_bytes = 0
         self._on_connected = on_connected
+        self._taker: Callable[[Frame], bool] | None = None
         self._transport: asyncio.Transport | None = None
         self._frames: collections.deque[Frame] = collections.deque()
         self._arrived = asyncio.Event()
@@ -48,6 +50,11 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         self._closed = asyncio.Event()
         self._error: RingError | None = None
         self._reading = True
+        # Both threads that may write hold this. Past the loop's back only whole buffers of the socket are filled:
+        # what a full one leaves over goes to the loop, and until it is there nobody else writes.
+        self._writing = threading.Lock()
+        self._descriptor = -1
+        self._left_over = False
         self._prefix: Prefix | None = None
         self._common = memoryview(bytearray(COMMON_BYTES))
         self._view = self._common
@@ -64,12 +71,18 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         """Address of the other end."""
         return self._peer
 
+    def take_early(self, taker: Callable[[Frame], bool]) -> bool:
+        """See `Link.take_early`."""
+        self._taker = taker
+        return True
+
     async def send(self, frame: Frame) -> None:
         """See `Link.send`."""
-        while not self._writable.is_set():
-            await self._writable.wait()
-        if not self.send_at_once(frame):
-            raise self._error or RingError(f"the link to {self._peer} is closed")
+        while not self.send_at_once(frame):
+            if self._transport is None or self._error is not None or self._transport.is_closing():
+                raise self._error or RingError(f"the link to {self._peer} is closed")
+            # What another thread left over is in the transport after this round of the loop.
+            await (asyncio.sleep(0) if self._left_over else self._writable.wait())
 
     def send_at_once(self, frame: Frame) -> bool:
         """See `Link.send_at_once`."""
@@ -78,10 +91,41 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         if not self._writable.is_set():
             return False
         parts = frame.parts()
-        self._transport.writelines(parts)
+        with self._writing:
+            if self._left_over:
+                return False
+            self._transport.writelines(parts)
+        self._count(parts)
+        return True
+
+    def send_from_thread(self, frame: Frame) -> bool:
+        """See `Link.send_from_thread`."""
+        parts = frame.parts()
+        with self._writing:
+            if self._descriptor < 0 or self._left_over or not self._writable.is_set():
+                return False
+            assert self._transport is not None
+            if self._transport.get_write_buffer_size():
+                return False
+            try:
+                written = os.writev(self._descriptor, parts)
+            except OSError:
+                return False  # full, or lost: the loop will see which
+            if written < sum(map(len, parts)):
+                self._left_over = True
+                self._loop.call_soon_threadsafe(self._write_rest, b"".join(parts)[written:])
+        self._count(parts)
+        return True
+
+    def _write_rest(self, rest: bytes) -> None:
+        with self._writing:
+            self._left_over = False
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.write(rest)
+
+    def _count(self, parts: list[bytes | memoryview]) -> None:
         self.statistics.frames_sent += 1
         self.statistics.bytes_sent += sum(map(len, parts))
-        return True
 
     async def receive(self) -> Frame:
         """See `Link.receive`."""
@@ -116,19 +160,22 @@ class TcpLink(asyncio.BufferedProtocol, Link):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set up the socket."""
-        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._loop = asyncio.get_running_loop()
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._descriptor = connection.fileno()
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self._peer = f"{host}:{port}"
         if self._on_connected is not None:
             self._on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wake whoever waits."""
+        """Wake whoever waits. The socket is closed after this."""
+        with self._writing:
+            self._descriptor = -1
         self._fail(
             RingError(f"the link to {self._peer} was {'lost: ' + str(exc) if exc else 'closed by the peer'}")
         )
@@ -201,8 +248,11 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         self._prefix, self._view, self._filled = None, self._common, held
 
     def _take(self, prefix: Prefix, data: memoryview) -> None:
-        self._frames.append(Frame(prefix.kind, bytes(data[: prefix.header_bytes]), data[prefix.header_bytes :]))
+        frame = Frame(prefix.kind, bytes(data[: prefix.header_bytes]), data[prefix.header_bytes :])
         self.statistics.frames_received += 1
+        if self._taker is not None and not self._frames and self._taker(frame):
+            return
+        self._frames.append(frame)
         self.statistics.queued = len(self._frames)
         if len(self._frames) >= QUEUE_FRAMES and self._reading and self._transport is not None:
             self._reading = False

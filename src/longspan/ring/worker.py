@@ -7,11 +7,15 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 SWITCH_SECONDS = 0.0002
 """How long one Python thread may keep the interpreter from another. A runtime's thread comes back into Python for
 every graph node's callback, and must not wait there for the thread that serves the links."""
+
+
+TOLD: Final = object()
+"""Result of a function that needs no `done`: it has told everybody already, and the loop sleeps on."""
 
 
 class Worker:
@@ -30,7 +34,7 @@ class Worker:
         self._thread.start()
 
     def submit(self, function: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
-        """Run `function` on the worker's thread, then `done(result, error)` on the loop."""
+        """Run `function` on the worker's thread, then `done(result, error)` on the loop, unless it was `TOLD`."""
         self._queue.put((function, done))
 
     async def call(self, function: Callable[[], Any]) -> Any:
@@ -60,6 +64,8 @@ class Worker:
                 result, error = function(), None
             except BaseException as raised:
                 result, error = None, raised
+            if result is TOLD:
+                continue
             try:
                 self._loop.call_soon_threadsafe(done, result, error)
             except RuntimeError:
