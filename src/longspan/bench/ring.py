@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import psutil
+import uvloop
 
 from longspan.bench.bare import BareLoop
 from longspan.bench.paired import Paired, abba, paired
@@ -71,9 +72,9 @@ def bench_ring(model: str, *, threads: int, rounds: int, report: Callable[[str],
     layers = max(1, source.description.layers // 2)
     with_callback, without = _callback(source, layers, threads, rounds)
     report("a hop over loopback")
-    hops = asyncio.run(_hops(source, model, threads, rounds))
+    hops = uvloop.run(_hops(source, model, threads, rounds))
     report("memory of stages")
-    whole, half = asyncio.run(_memory(source, model, threads))
+    whole, half = uvloop.run(_memory(source, model, threads))
     medians = [statistics.median(part) for part in hops]
     return RingFigures(
         decode_ratio_to_bare=decode.ratio,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -45,6 +44,8 @@ def stage(
     """
     # Before the library is loaded: idle threads of it must sleep, not spin on a core that another stage needs.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    import uvloop
+
     from longspan.model.reference import resolve
     from longspan.ring.ring_plan import parse_address
     from longspan.ring.stage_process import StageOptions, run_stage
@@ -53,4 +54,4 @@ def stage(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     # Fetched here and not by the stage, so that a person sees a bar; the stage then finds the file.
     resolve(model, progress=ProgressBars())
-    asyncio.run(run_stage(StageOptions(model, host, port, threads=threads, library=library)))
+    uvloop.run(run_stage(StageOptions(model, host, port, threads=threads, library=library)))

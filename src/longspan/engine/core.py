@@ -12,20 +12,22 @@ import msgspec
 import numpy as np
 
 from longspan.engine.answer import Answer
+from longspan.engine.answers import Answers
 from longspan.engine.counters import Counters
 from longspan.engine.formation import Formation
 from longspan.engine.options import EngineOptions
-from longspan.engine.stream import Delivery, RequestStream, deliver
+from longspan.engine.stream import RequestStream, deliver
 from longspan.engine.trace_file import TraceFile
-from longspan.errors import LongspanError, RequestTimeoutError, RingError
+from longspan.errors import LongspanError, RingError
 from longspan.model.source import ModelSource
 from longspan.model.tokenizer import Tokenizer
 from longspan.request import GenerationRequest
 from longspan.ring.driver import RingDriver
 from longspan.ring.llama_loader import LlamaLoader
 from longspan.runtime.base import Capacity
-from longspan.schedule.events import Admitted, Event, Failed, Finished, FinishReason, TokensCommitted
+from longspan.schedule.events import Event, FinishReason
 from longspan.schedule.limits import Limits
+from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.planner import Planner
 from longspan.schedule.policy import Policy
 from longspan.schedule.request import SequenceRequest
@@ -38,6 +40,9 @@ from longspan.status import EngineStatistics, StageStatus
 FAR_BACKLOG = 3
 """Iterations that may wait for a first stage that is far away; beside the coordinator one is enough, because it
 says at once when it can take the next."""
+
+SETTLE_SECONDS = 0.001
+"""How long after an iteration was sent its stage, in this process, has the interpreter for itself."""
 
 FIRST_RETRY_SECONDS = 0.25
 LAST_RETRY_SECONDS = 5.0
@@ -67,13 +72,16 @@ class EngineCore:
         self._driver: RingDriver | None = None
         self._planner: Planner | None = None
         self._speculation: Speculation | None = None
-        self._answers: dict[int, Answer] = {}
-        self._sequences: dict[RequestStream, int] = {}
+        self._events: list[Event] = []
+        self._traced: list[tuple[PlanRecord, IterationResult, float]] = []
+        self._settling: asyncio.TimerHandle | None = None
+        self._works_here = False
         self._backlog = FAR_BACKLOG
         self._timer: asyncio.TimerHandle | None = None
         self._healing: asyncio.Task[None] | None = None
         self._gave_up = False
         self._counters = Counters()
+        self._answers = Answers(self._counters, self._stopped)
         self._trace = TraceFile(Path(options.trace)) if options.trace is not None else None
         self.missing: tuple[str, ...] = ("the ring has not formed yet",)
         self.epoch = 0
@@ -132,6 +140,7 @@ class EngineCore:
         self._driver = driver
         capacity = await driver.form()
         self._backlog = 1 if plan.places[0].near else FAR_BACKLOG
+        self._works_here = plan.places[0].address is None
         self.epoch += 1
         self.missing = ()
         return capacity
@@ -192,7 +201,7 @@ class EngineCore:
             giving_up.cancel()
         assert self._planner is not None
         self._gave_up = False
-        self._dispatch(self._planner.abandon(self._now(), self._limits(capacity)))
+        self._events += self._planner.abandon(self._now(), self._limits(capacity))
         self._pump()
 
     def _give_up(self, error: RingError) -> None:
@@ -221,20 +230,20 @@ class EngineCore:
         except LongspanError as error:
             deliver([(stream, error)])
             return
-        self._answers[sequence] = Answer(request, end_tokens, self._tokenizer, stream, now)
-        self._sequences[stream] = sequence
+        self._answers.add(sequence, Answer(request, end_tokens, self._tokenizer, stream, now))
         self._counters.prompt_tokens += len(request.prompt)
         self._pump()
 
     def cancel(self, stream: RequestStream) -> None:
         """Stop a request; its last piece says "cancelled"."""
-        sequence = self._sequences.get(stream)
-        if sequence is None or self._planner is None:
+        if self._planner is None:
             return
-        self._planner.cancel(sequence, self._now())
-        self._counters.cancelled += 1
-        deliver(self._end(sequence, "cancelled"))
-        self._pump()
+        self._settle()
+        sequence = self._answers.sequence(stream)
+        if sequence is not None:
+            self._planner.cancel(sequence, self._now())
+            self._answers.cancel(sequence)
+            self._pump()
 
     @property
     def outstanding(self) -> int:
@@ -249,12 +258,15 @@ class EngineCore:
         return self._counters.statistics(self._planner.statistics(now), speculation)
 
     def _fail_all(self, error: LongspanError) -> None:
-        batch: Delivery = []
-        for sequence in list(self._answers):
-            if self._planner is not None:
+        if self._planner is not None:
+            self._settle()
+            for sequence in self._answers.sequences:
                 self._planner.cancel(sequence, self._now())
-            batch += self._fail(sequence, error)
-        deliver(batch)
+        self._answers.fail_all(error)
+
+    def _stopped(self, sequence: int) -> None:
+        assert self._planner is not None
+        self._planner.finish(sequence, FinishReason.STOP, self._now())
 
     # ---------------------------------------------------------------------------------------------- the loop
 
@@ -267,11 +279,11 @@ class EngineCore:
             iteration = planner.plan(self._now())
             if iteration is None:
                 break
-            tokens = np.fromiter((token for span in iteration.spans for token in span.tokens), np.int32)
+            tokens = np.array([token for span in iteration.spans for token in span.tokens], np.int32)
             driver.send(iteration, self._embedding.rows(tokens))
-        events = planner.take_events()
-        if events:
-            self._dispatch(events)
+        self._events += planner.take_events()
+        if self._events:
+            self._settle_later()
         self._arm_timer()
 
     def _on_result(self, result: IterationResult) -> None:
@@ -282,11 +294,11 @@ class EngineCore:
         except LongspanError as error:
             self._on_failure(RingError(str(error)))
             return
+        self._events += events
+        if self._trace is not None and self._planner.last_completed is not None:
+            self._traced.append((self._planner.last_completed, result, now))
         # Plan first: the stages start on the next iteration while texts are made of this one.
         self._pump()
-        self._dispatch(events)
-        if self._trace is not None and self._planner.last_completed is not None:
-            self._trace.add(trace_record(self._planner.last_completed, result, now))
 
     def _known_tokens(self, result: IterationResult) -> IterationResult:
         """The result, with every span failed that was answered by a token that the model does not have."""
@@ -300,51 +312,32 @@ class EngineCore:
         )
         return msgspec.structs.replace(result, failures=result.failures + failures)
 
-    def _dispatch(self, events: list[Event]) -> None:
-        now = self._now()
-        batch: Delivery = []
-        for event in events:
-            answer = self._answers.get(event.sequence)
-            if answer is None:
-                continue
-            if isinstance(event, TokensCommitted):
-                batch += self._commit(answer, event, now)
-            elif isinstance(event, Admitted):
-                answer.admitted(now, event.cached_tokens)
-            elif isinstance(event, Finished):
-                self._counters.finished += 1
-                batch += self._end(event.sequence, str(event.reason))
-            elif isinstance(event, Failed):
-                batch += self._fail(event.sequence, _error_of(event))
-        deliver(batch)
+    def _settle_later(self) -> None:
+        """What no stage waits for, a moment after the next iteration was sent.
 
-    def _commit(self, answer: Answer, event: TokensCommitted, now: float) -> Delivery:
-        piece = answer.push(event, now)
-        self._counters.generated_tokens += len(piece.tokens)
-        if piece.finish_reason is None:
-            return [(answer.stream, piece)]
+        A stage in this process first needs the interpreter itself; while it computes, it does not.
+        """
+        if self._settling is not None:
+            return
+        if self._works_here and self._driver is not None and self._driver.pending:
+            self._settling = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)
+        else:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Hand over texts, learn from timings, write the trace."""
         assert self._planner is not None
-        self._planner.finish(event.sequence, FinishReason.STOP, now)
-        self._counters.finished += 1
-        self._forget(event.sequence)
-        return [(answer.stream, piece)]
-
-    def _end(self, sequence: int, reason: str) -> Delivery:
-        answer = self._answers[sequence]
-        piece = answer.finish(reason)
-        self._forget(sequence)
-        return [(answer.stream, piece)]
-
-    def _fail(self, sequence: int, error: LongspanError) -> Delivery:
-        self._counters.failed += 1
-        answer = self._answers[sequence]
-        self._forget(sequence)
-        return [(answer.stream, error)]
-
-    def _forget(self, sequence: int) -> None:
-        answer = self._answers.pop(sequence)
-        answer.stream.timings = answer.timings()
-        self._sequences.pop(answer.stream, None)
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+        now = self._now()
+        events, self._events = self._events, []
+        self._answers.dispatch(events, now)
+        self._planner.learn()
+        if self._trace is not None:
+            for record in self._traced:
+                self._trace.add(trace_record(*record))
+            self._traced.clear()
 
     def _arm_timer(self) -> None:
         """Wake up when the next waiting request times out."""
@@ -358,7 +351,7 @@ class EngineCore:
 
     def _expire(self) -> None:
         assert self._planner is not None
-        self._dispatch(self._planner.expire(self._now()))
+        self._events += self._planner.expire(self._now())
         self._pump()
 
     @staticmethod
@@ -382,9 +375,3 @@ def _sequence_request(request: GenerationRequest, end_tokens: frozenset[int], no
         deadline=None if request.deadline is None else now + request.deadline,
         cache_salt=request.cache_salt,
     )
-
-
-def _error_of(event: Failed) -> LongspanError:
-    if event.kind == "timeout":
-        return RequestTimeoutError(event.reason)
-    return RingError(event.reason)

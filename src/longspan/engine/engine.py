@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
+import uvloop
 
 from longspan.engine.core import EngineCore
 from longspan.engine.options import EngineOptions
@@ -194,7 +195,7 @@ class Engine:
         return Tokenizer(source.vocabulary_file(), library=load_library(self._options.library))
 
     def _start_thread(self) -> None:
-        loop = asyncio.new_event_loop()
+        loop = uvloop.new_event_loop()
 
         def run() -> None:
             asyncio.set_event_loop(loop)

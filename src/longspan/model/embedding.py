@@ -11,6 +11,9 @@ from longspan.errors import ModelError
 from longspan.model.gguf_file import Tensor
 from longspan.model.quantisation import PLAIN, row_dequantiser, widen
 
+CACHED_BYTES = 16 << 20
+"""Rows that are kept ready: the tokens of an answer come again and again, and a look-up costs ten times as much."""
+
 
 class TokenEmbedding:
     """The token embedding, memory mapped: only the pages of rows that are asked for are read.
@@ -38,12 +41,26 @@ class TokenEmbedding:
         data = np.frombuffer(mapped, dtype=np.uint8, count=tensor.size, offset=tensor.offset)
         self._rows = data.reshape(self.vocabulary, row_bytes)
         self._dequantise = None if tensor.type in PLAIN else row_dequantiser(tensor.type, library)
+        self._cached: dict[int, npt.NDArray[np.float32]] = {}
+        self._most_cached = max(1, CACHED_BYTES // (4 * self.width))
 
     def rows(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        """The rows of `tokens`, shape (len(tokens), width), float32, C order, scale applied.
+        """The rows of `tokens`, shape (len(tokens), width), float32, C order, scale applied; not to be written to.
 
         Raises ModelError when a token is not in the vocabulary.
         """
+        if len(tokens) != 1:
+            return self._looked_up(tokens)
+        token = int(tokens[0])
+        found = self._cached.get(token)
+        if found is None:
+            found = self._looked_up(tokens)
+            if len(self._cached) >= self._most_cached:
+                del self._cached[next(iter(self._cached))]
+            self._cached[token] = found
+        return found
+
+    def _looked_up(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         if tokens.size and (tokens.min() < 0 or tokens.max() >= self.vocabulary):
             raise ModelError(f"a token is outside the vocabulary of {self.vocabulary}: {tokens.tolist()[:16]}.")
         raw = self._rows[tokens]

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 import msgspec
+import uvloop
 
 from longspan.errors import LongspanError
 
@@ -82,7 +83,7 @@ def main() -> int:
     """Run a stage described by one JSON argument: what the local launcher starts, without a command line parser."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(run_stage(msgspec.json.decode(sys.argv[1], type=StageOptions)))
+        uvloop.run(run_stage(msgspec.json.decode(sys.argv[1], type=StageOptions)))
     except LongspanError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a launcher shows this to the person
         return error.exit_code

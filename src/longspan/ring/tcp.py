@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from typing import cast
 
 from longspan.errors import ProtocolError, RingError
 from longspan.ring.frame import (
@@ -160,7 +161,7 @@ class TcpLink(asyncio.BufferedProtocol, Link):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set up the socket."""
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):

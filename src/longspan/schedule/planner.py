@@ -75,6 +75,7 @@ class Planner:
         self._pacing = Pacing(self.policy)
         self._counters = Counters()
         self._in_flight: deque[PlanRecord] = deque()
+        self._unlearned: tuple[PlanRecord, IterationResult, float] | None = None
         self._next_sequence = 0
         self._next_iteration = 0
         self._prefill_only_in_a_row = 0
@@ -120,6 +121,8 @@ class Planner:
         Finished) come with the next `complete`, or at once from `take_events`.
         """
         streams = len(self._roster.decoding)
+        if self._filling.wanted:
+            self.learn()
         prompt = self._filling.next_prompt() if self._filling.wanted else None
         prefill = self._prefill_before_decode(prompt, now) if prompt is not None else []
         slots = self._decode_slots() if not prefill else []
@@ -273,6 +276,7 @@ class Planner:
             raise ProtocolError(
                 f"a result of iteration {result.iteration} came back, expected was {expected}; form the ring again"
             )
+        self.learn()
         record = self.last_completed = self._in_flight.popleft()
         iteration = record.iteration
         roster = self._roster
@@ -296,10 +300,21 @@ class Planner:
                 ready.append(span.slot)
         roster.ready.add(ready)
         self._counters.strays += decided.strays
-        self._counters.measured(record, self._pacing.observe(record, result, now))
-        if not roster.decoding:
-            self._pacing.debt = 0.0
+        self._unlearned = (record, result, now)
         return roster.take_events()
+
+    def learn(self) -> None:
+        """Learn from the last result's timings, unless that is done.
+
+        Whoever has time after planning the next iteration calls this; where a plan or the next result needs it
+        before, it happens then. A stage of its own waits for a plan, and only a plan with prefill needs costs.
+        """
+        if self._unlearned is None:
+            return
+        (record, result, now), self._unlearned = self._unlearned, None
+        self._counters.measured(record, self._pacing.observe(record, result, now))
+        if not self._roster.decoding:
+            self._pacing.debt = 0.0
 
     def _commit(self, sequence: Sequence, span: Span, samples: tuple[Sample, ...]) -> None:
         committed = sequence.commit(span, samples)
@@ -314,6 +329,7 @@ class Planner:
         Running sequences wait again, before new ones, and are replayed from their committed tokens. `limits`: of
         the new ring, when they changed; sequences that cannot fit there fail.
         """
+        self.learn()
         self._in_flight.clear()
         self._prefill_only_in_a_row = 0
         if limits is not None:
@@ -341,6 +357,7 @@ class Planner:
 
     def statistics(self, now: float) -> PlannerStatistics:
         """State and totals."""
+        self.learn()
         return snapshot(self._roster, self._pacing, self._counters, len(self._in_flight), now)
 
 

@@ -16,6 +16,7 @@ from longspan.llamacpp.structs import Batch
 from longspan.runtime.base import Activations
 
 _FLASH_ATTENTION_AUTO = -1
+_MOST_VIEWS = 1024
 
 
 class LlamaContext:
@@ -46,6 +47,7 @@ class LlamaContext:
         self._model: int | None = None
         self._context: int | None = None
         self._keeps_hidden = False
+        self._logits: dict[int, npt.NDArray[np.float32]] = {}
         library.explain()
         self._model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
         if not self._model:
@@ -135,7 +137,14 @@ class LlamaContext:
         pointer = self._library.llama_get_logits_ith(self._context, row)
         if not pointer:
             raise LongspanError(f"llama.cpp has no logits for row {row}: {self._library.explain()}")
-        return np.ctypeslib.as_array(pointer, shape=(self.vocabulary,))
+        # llama.cpp writes into the same buffer each time, and an array of a pointer is dear to make.
+        address = ctypes.addressof(pointer.contents)
+        view = self._logits.get(address)
+        if view is None:
+            if len(self._logits) >= _MOST_VIEWS:
+                self._logits.clear()
+            view = self._logits[address] = np.ctypeslib.as_array(pointer, shape=(self.vocabulary,))
+        return view
 
     def keep_hidden(self, wanted: bool) -> None:
         """Whether the next calls keep the hidden state of rows; while they do, every row is an output.

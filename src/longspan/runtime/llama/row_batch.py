@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 
@@ -46,11 +48,16 @@ class RowBatch:
         self._pad = pad
         self._batches = batches
         self.parts = [_rows(batch) for batch in batches]
-        self.firsts: list[int] = [0, *np.cumsum(sizes[:-1]).tolist()]
-        self.slots = np.repeat(np.array([span.slot for span in self.spans], np.int32), sizes)
-        self.positions = np.concatenate(
-            [_positions(span, size) for span, size in zip(self.spans, sizes, strict=True)]
-        )
+        self.firsts: list[int] = [0, *itertools.accumulate(sizes[:-1])]
+        slots = np.array([span.slot for span in self.spans], np.int32)
+        if self.count == len(sizes):  # single rows, the rule while answers are made
+            self.slots = slots
+            self.positions = np.array([span.start for span in self.spans], np.int32)
+        else:
+            self.slots = np.repeat(slots, sizes)
+            self.positions = np.concatenate(
+                [_positions(span, size) for span, size in zip(self.spans, sizes, strict=True)]
+            )
         # Row of the iteration that each row of the batch computes; a padding row repeats the one before it.
         self._source: npt.NDArray[np.intp] | None = None
         if pad or self.count != iteration_rows:
@@ -62,7 +69,7 @@ class RowBatch:
             )
         self._order: npt.NDArray[np.intp] | None = None
         if len(self.spans) > 1:
-            self._order = np.concatenate(self._sub_batch_rows())
+            self._order = np.array(list(itertools.chain(*self._sub_batch_rows())), np.intp)
 
     def gather(self, activations: Activations) -> Activations:
         """The batch's rows out of the iteration's."""
@@ -85,11 +92,11 @@ class RowBatch:
                     marks[rows[:2]] = 1
         return marks
 
-    def _sub_batch_rows(self) -> list[npt.NDArray[np.intp]]:
+    def _sub_batch_rows(self) -> list[list[int]]:
         """Rows of the batch that each sub-batch holds."""
         first = self.firsts
         return [
-            np.concatenate([np.arange(first[i] + row, first[i] + row + rows) for i, row, rows in batch])
+            [place for i, row, rows in batch for place in range(first[i] + row, first[i] + row + rows)]
             for batch in self._batches
         ]
 
