@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TypeVar
 
@@ -9,7 +10,8 @@ import msgspec
 from starlette.requests import Request
 
 from longspan.errors import RequestError
-from longspan.server.error_body import BodyTooLargeError
+from longspan.server.error_body import BodyTimeoutError, BodyTooLargeError
+from longspan.server.options import ServerOptions
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -18,8 +20,19 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOT
 _MISSING = re.compile(r"^Object missing required field `(?P<field>.*)`$", re.DOTALL)
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises BodyTooLargeError as soon as it is known to be longer than `limit` bytes."""
+async def read_body(request: Request, options: ServerOptions) -> bytes:
+    """The whole body.
+
+    Raises BodyTooLargeError as soon as it is known to be over the limit, BodyTimeoutError when it takes too long.
+    """
+    try:
+        async with asyncio.timeout(options.receive_timeout_seconds):
+            return await _read(request, options.body_limit)
+    except TimeoutError as error:
+        raise BodyTimeoutError(options.receive_timeout_seconds) from error
+
+
+async def _read(request: Request, limit: int) -> bytes:
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise BodyTooLargeError(limit)
@@ -40,7 +53,7 @@ def decode_body(decoder: msgspec.json.Decoder[Struct], body: bytes) -> Struct:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _field_error(str(error)) from error
+        raise field_error(str(error)) from error
     except msgspec.DecodeError as error:
         where = f" (byte {len(body)})" if "truncated" in str(error) else ""
         raise RequestError(f"The request's body is not JSON: {error}{where}.", code="invalid_json") from error
@@ -48,7 +61,8 @@ def decode_body(decoder: msgspec.json.Decoder[Struct], body: bytes) -> Struct:
         raise RequestError("The request's body is nested too deeply.", code="invalid_json") from error
 
 
-def _field_error(message: str) -> RequestError:
+def field_error(message: str) -> RequestError:
+    """What msgspec says of a value that does not fit its struct, as an error that names the field."""
     placed = _AT_PATH.match(message)
     what, path = (placed["what"], placed["path"]) if placed else (message, "")
     if unknown := _UNKNOWN.match(what):

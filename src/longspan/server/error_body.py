@@ -1,36 +1,20 @@
-"""Errors as clients of the OpenAI API read them."""
+"""Errors as HTTP answers."""
 
 from __future__ import annotations
 
 import math
 
-import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from longspan.errors import LongspanError, QueueFullError, RequestError, RingError
+from longspan.server.dialect import dialect_of
+from longspan.server.identity import request_id
 
 RING_RETRY_SECONDS = 5
 """What a client is told to wait while a stage is missing."""
-
-_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_CODES = {404: "not_found", 405: "method_not_allowed", 429: "queue_full", 503: "ring_unavailable", 504: "timeout"}
-
-
-class ErrorDetail(msgspec.Struct, frozen=True):
-    """message: for a person. type: by status. param: the request's field. code: for a program."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every answer that is not a success."""
-
-    error: ErrorDetail
 
 
 class BodyTooLargeError(RequestError):
@@ -54,6 +38,15 @@ class ApiKeyError(RequestError):
         super().__init__(message, code="invalid_api_key")
 
 
+class BodyTimeoutError(RequestError):
+    """The client took too long to send its body."""
+
+    status = 408
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The request's body did not arrive within {seconds:g} seconds.", code="body_timeout")
+
+
 class InternalError(LongspanError):
     """Something that is a bug; what it was stands in the log, not in the answer."""
 
@@ -61,16 +54,8 @@ class InternalError(LongspanError):
         super().__init__("Something went wrong inside the server; its log says what.")
 
 
-def error_body(error: LongspanError) -> bytes:
-    """The JSON of an error."""
-    kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    code = (error.code if isinstance(error, RequestError) else None) or _CODES.get(error.status)
-    param = error.param if isinstance(error, RequestError) else None
-    return msgspec.json.encode(ErrorBody(ErrorDetail(str(error), kind, param, code)))
-
-
-def error_response(error: LongspanError) -> Response:
-    """The HTTP answer for an error, with Retry-After where trying again can help."""
+def error_response(error: LongspanError, scope: Scope) -> Response:
+    """The HTTP answer for an error, in the client's dialect, with Retry-After where trying again can help."""
     headers: dict[str, str] = {}
     if isinstance(error, QueueFullError):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
@@ -78,15 +63,16 @@ def error_response(error: LongspanError) -> Response:
         headers["retry-after"] = str(RING_RETRY_SECONDS)
     elif isinstance(error, ApiKeyError):
         headers["www-authenticate"] = "Bearer"
-    elif isinstance(error, BodyTooLargeError):
+    elif isinstance(error, BodyTooLargeError | BodyTimeoutError):
         headers["connection"] = "close"
-    return Response(error_body(error), error.status, headers, "application/json")
+    body = dialect_of(scope).error_body(error, request_id(scope))
+    return Response(body, error.status, headers, "application/json")
 
 
-async def handle_longspan_error(_request: Request, error: Exception) -> Response:
+async def handle_longspan_error(request: Request, error: Exception) -> Response:
     """Exception handler for LongspanError."""
     assert isinstance(error, LongspanError)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def handle_http_exception(request: Request, error: Exception) -> Response:
@@ -97,9 +83,9 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
         404: f"There is no {path} here; GET /v1/models, POST /v1/chat/completions and others are.",
         405: f"{method} is not allowed on {path}; allowed: {(error.headers or {}).get('Allow', 'nothing')}.",
     }.get(error.status_code, error.detail)
-    refusal = RequestError(message, code=_CODES.get(error.status_code))
+    refusal = RequestError(message)
     refusal.status = error.status_code
-    response = error_response(refusal)
+    response = error_response(refusal, request.scope)
     for name, value in (error.headers or {}).items():
         response.headers[name] = value
     return response

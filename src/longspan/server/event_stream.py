@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from longspan.errors import LongspanError, RingError
+from longspan.server.dialect import OPENAI, Dialect
 from longspan.server.disconnect import while_connected
-from longspan.server.error_body import InternalError, error_body
+from longspan.server.error_body import InternalError
 from longspan.server.identity import request_id
 from longspan.server.options import ServerOptions
 
@@ -25,7 +26,6 @@ _HEADERS = {
     # A proxy that collects the answer would take away what streaming is for.
     "x-accel-buffering": "no",
 }
-_DONE = b"data: [DONE]\n\n"
 _HEARTBEAT = b": waiting\n\n"
 
 
@@ -34,10 +34,10 @@ _LAST_WORDS_SECONDS = 1.0
 
 
 class EventStream(Response):
-    """Sends every item of `events`, JSON without line breaks, as one event, and `[DONE]` after the last.
+    """Sends every item of `events` as one event of the API's dialect, and the dialect's end after the last.
 
     The answer begins with the first event or heartbeat: what goes wrong before is still an ordinary HTTP error, and
-    what goes wrong afterwards is an event with an `error`. Writing waits for the client, so what is not yet sent
+    what goes wrong afterwards is an event. Writing waits for the client, so what is not yet sent
     stays in the engine's stream, which the length of the answer bounds. `answers` is where the events come from: it
     is left, and so cancelled, at the end and when the client goes.
     """
@@ -47,12 +47,14 @@ class EventStream(Response):
         events: AsyncGenerator[bytes, None],
         answers: contextlib.AbstractAsyncContextManager[object],
         options: ServerOptions,
+        dialect: Dialect = OPENAI,
     ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._answers = answers
         self._options = options
+        self._dialect = dialect
         self._began = False
         self._writing = False
         self._stalled = False
@@ -77,27 +79,31 @@ class EventStream(Response):
             if self._began:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LAST_WORDS_SECONDS):
-                        await self._write(send, _event(error_body(RingError("The server is stopping."))))
-                        await self._write(send, _DONE, more=False)
+                        await self._write_failure(send, scope, RingError("The server is stopping."))
+                        await self._write(send, self._dialect.end, more=False)
             raise
         finally:
             watch.cancel()
 
     async def _write_all(self, scope: Scope, send: Send) -> None:
+        frame = self._dialect.frame
         try:
             async with contextlib.aclosing(self._events):
                 async for event in self._events:
-                    await self._write(send, _event(event))
+                    await self._write(send, frame(event))
         except LongspanError as error:
             if not self._began:
                 raise
-            await self._write(send, _event(error_body(error)))
+            await self._write_failure(send, scope, error)
         except Exception:
             if not self._began:
                 raise
             logger.exception("request %s failed by a bug", request_id(scope))
-            await self._write(send, _event(error_body(InternalError())))
-        await self._write(send, _DONE, more=False)
+            await self._write_failure(send, scope, InternalError())
+        await self._write(send, self._dialect.end, more=False)
+
+    async def _write_failure(self, send: Send, scope: Scope, error: LongspanError) -> None:
+        await self._write(send, self._dialect.failure(error, request_id(scope)))
 
     async def _write(self, send: Send, data: bytes, *, more: bool = True) -> None:
         self._writing = True
@@ -126,7 +132,3 @@ class EventStream(Response):
                     break
         self._stalled = True
         writer.cancel()
-
-
-def _event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"

@@ -8,6 +8,8 @@ import secrets
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from longspan.server.dialect import speaks_anthropic
+
 REQUEST_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}$"
 _PATTERN = re.compile(REQUEST_ID_PATTERN)
 _KEY = "longspan.request_id"
@@ -35,7 +37,11 @@ class RequestIdentity:
 
         async def send_with_name(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = name
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = name
+                if speaks_anthropic(scope):
+                    # Where that API's clients look for it.
+                    headers["request-id"] = name
             await send(message)
 
         await self._app(scope, receive, send_with_name)

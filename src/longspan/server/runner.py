@@ -13,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from longspan.errors import UsageError
+from longspan.server.http_protocol import HEADER_BYTES, HttpProtocol
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75
@@ -35,7 +36,10 @@ async def serve(
     listener = listen(host, port)
     config = uvicorn.Config(
         app,
+        http=HttpProtocol,
+        ws="none",
         lifespan="on",
+        h11_max_incomplete_event_size=HEADER_BYTES,
         log_config=None,
         access_log=False,
         server_header=False,

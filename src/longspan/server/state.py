@@ -15,6 +15,18 @@ from longspan.server.metrics import ServerMetrics
 from longspan.server.service import Service
 
 
+class Health(msgspec.Struct, frozen=True):
+    """The server answers."""
+
+    status: str = "ok"
+
+
+class Version(msgspec.Struct, frozen=True):
+    """version: of Longspan."""
+
+    version: str
+
+
 class StateEndpoints:
     """Read-only, cheap, and answered also while the ring is not there."""
 
@@ -33,7 +45,7 @@ class StateEndpoints:
 
     async def health(self, _http: Request) -> Response:
         """GET /health: 200 as long as the server answers at all."""
-        return _json({"status": "ok"})
+        return _json(Health())
 
     async def ready(self, _http: Request) -> Response:
         """GET /ready: 200 when requests can run, else 503 with what is missing."""
@@ -50,7 +62,7 @@ class StateEndpoints:
 
     async def version(self, _http: Request) -> Response:
         """GET /version"""
-        return _json({"version": longspan.__version__})
+        return _json(Version(longspan.__version__))
 
     async def metrics(self, _http: Request) -> Response:
         """GET /metrics, for Prometheus."""
@@ -58,5 +70,5 @@ class StateEndpoints:
         return Response(text, media_type=ServerMetrics.content_type)
 
 
-def _json(value: object, *, status: int = 200) -> Response:
+def _json(value: msgspec.Struct, *, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -76,13 +76,13 @@ class TokenizationEndpoints:
 
     async def tokenize(self, http: Request) -> Response:
         """POST /tokenize"""
-        request = decode_body(_tokenize_decoder, await read_body(http, self._service.options.body_limit))
+        request = decode_body(_tokenize_decoder, await read_body(http, self._service.options))
         answer = await self._service.worker.run(_tokenized, request, self._service.engine.model)
         return Response(msgspec.json.encode(answer), media_type="application/json")
 
     async def detokenize(self, http: Request) -> Response:
         """POST /detokenize"""
-        request = decode_body(_detokenize_decoder, await read_body(http, self._service.options.body_limit))
+        request = decode_body(_detokenize_decoder, await read_body(http, self._service.options))
         answer = await self._service.worker.run(_detokenized, request, self._service.engine.model)
         return Response(msgspec.json.encode(answer), media_type="application/json")
 

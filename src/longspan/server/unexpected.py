@@ -22,6 +22,9 @@ class UnexpectedErrors:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         started = False
 
         async def send_and_note(message: Message) -> None:
@@ -37,8 +40,8 @@ class UnexpectedErrors:
         except asyncio.CancelledError:
             # The server ends. The task ends with this call, so nothing is left to cancel.
             if not started:
-                await error_response(RingError("The server is stopping."))(scope, receive, send)
+                await error_response(RingError("The server is stopping."), scope)(scope, receive, send)
         except Exception:
             logger.exception("request %s failed by a bug", request_id(scope))
             if not started:
-                await error_response(InternalError())(scope, receive, send)
+                await error_response(InternalError(), scope)(scope, receive, send)
