@@ -21,12 +21,13 @@ import struct
 
 from longspan.errors import ProtocolError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised with any change of a field that travels."""
 
 MAGIC = b"LSPN"
 PREFIX = struct.Struct(">4sHBBIQ")
-MAX_HEADER_BYTES = 8 << 20
+MAX_HEADER_BYTES = 32 << 20
+"""Room for 256 slots that all begin in one iteration, each with the largest grammar and logit bias."""
 MAX_PAYLOAD_BYTES = 256 << 20
 MAX_HANDSHAKE_HEADER_BYTES = 64 << 10
 

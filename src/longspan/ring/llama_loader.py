@@ -11,8 +11,10 @@ import psutil
 from longspan.llamacpp.library import load_library
 from longspan.model.architecture import find_architecture
 from longspan.model.draft_model import DraftModel, compose_draft_model
+from longspan.model.grammar import GrammarVocabulary
 from longspan.model.mtp_head import find_head, read_head
 from longspan.model.source import ModelSource
+from longspan.model.tokenizer import Tokenizer
 from longspan.ring.messages import Assignment
 from longspan.runtime.base import StageRuntime
 from longspan.runtime.llama.mtp import DRAFT_LENGTH, LEAST_CHANCE
@@ -82,6 +84,7 @@ class LlamaLoader:
             head=head,
             draft_length=self._draft_length,
             least_chance=self._least_chance,
+            vocabulary=lambda: GrammarVocabulary(Tokenizer(self._source.vocabulary_file(), library=library)),
         )
 
     def _draft_model(self, stage_file: Path) -> DraftModel | None:

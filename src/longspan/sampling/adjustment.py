@@ -25,7 +25,8 @@ def needs_history(parameters: SamplingParameters) -> bool:
 def adjusted(logits: Logits, parameters: SamplingParameters, position: int, history: Sequence[int]) -> Logits:
     """The logits with bias, suppression and penalties applied in this order; `logits` itself when nothing applies.
 
-    Bias is added. Suppressed tokens become -inf while position - prompt_length < min_tokens. The repetition penalty
+    Bias is added. Suppressed tokens become -inf while position - prompt_length < min_tokens, unless the answer's
+    grammar allows nothing else: an answer that is complete ends. The repetition penalty
     divides positive and multiplies other logits of tokens anywhere in `history`; then the frequency penalty, once
     an occurrence, and the presence penalty are subtracted for tokens in `history[prompt_length:]`.
     Each changed logit is computed in float64 and rounded to float32 after each step.
@@ -38,10 +39,19 @@ def adjusted(logits: Logits, parameters: SamplingParameters, position: int, hist
     for token, bias in parameters.logit_bias:
         result[token] = float(result[token]) + bias
     if suppress:
-        result[list(parameters.suppress)] = -np.inf
+        _suppress(result, parameters)
     if penalised:
         _penalise(result, parameters, history)
     return result
+
+
+def _suppress(result: Logits, parameters: SamplingParameters) -> None:
+    """Take the suppressed tokens out of `result` in place."""
+    tokens = list(parameters.suppress)
+    before = result[tokens]
+    result[tokens] = -np.inf
+    if parameters.grammar and result.max() == -np.inf:
+        result[tokens] = before
 
 
 def _penalise(result: Logits, parameters: SamplingParameters, history: Sequence[int]) -> None:

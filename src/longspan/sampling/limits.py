@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from longspan.errors import RequestError
-from longspan.sampling.parameters import MAX_LOGIT_BIAS, SamplingParameters
+from longspan.sampling.parameters import MAX_GRAMMAR_BYTES, MAX_LOGIT_BIAS, SamplingParameters
 
 MAX_LOGPROBS = 20
 MAX_SUPPRESS = 1024
@@ -44,6 +44,12 @@ def check(parameters: SamplingParameters, vocabulary: int) -> None:
         )
     for token in parameters.suppress:
         _check_token(token, vocabulary, "min_tokens")
+    size = len(parameters.grammar.encode("utf-8", "replace"))
+    if size > MAX_GRAMMAR_BYTES:
+        raise RequestError(
+            f"the grammar or schema of the answer has {size} bytes, at most {MAX_GRAMMAR_BYTES} are possible",
+            param="grammar",
+        )
 
 
 def _check_bias(parameters: SamplingParameters, vocabulary: int) -> None:

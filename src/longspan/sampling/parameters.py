@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 MAX_LOGIT_BIAS = 1024
+MAX_GRAMMAR_BYTES = 1 << 16
 
 
 class SamplingParameters(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -18,6 +19,7 @@ class SamplingParameters(msgspec.Struct, frozen=True, array_like=True, gc=False)
     prompt_length: tokens of the prompt, so that the sampler knows where the answer starts.
     logit_bias: (token, bias) pairs. suppress: tokens never sampled while fewer than `min_tokens` were generated.
     logprobs: how many alternatives to report for each sampled token; -1 means none at all, 0 the token's own.
+    grammar: what the answer must follow, in the form of `model.grammar`; empty for nothing.
     """
 
     temperature: float = 0.0
@@ -33,6 +35,7 @@ class SamplingParameters(msgspec.Struct, frozen=True, array_like=True, gc=False)
     min_tokens: int = 0
     suppress: tuple[int, ...] = ()
     logprobs: int = -1
+    grammar: str = ""
 
     @property
     def greedy(self) -> bool:

@@ -11,6 +11,8 @@ import numpy as np
 from longspan.errors import LongspanError, ProtocolError
 from longspan.llamacpp.library import Library
 from longspan.model.draft_model import DraftModel
+from longspan.model.grammar import GrammarError, GrammarVocabulary
+from longspan.runtime.answer_grammars import AnswerGrammars
 from longspan.runtime.base import Activations, Capacity, StageOutput, StageRuntime
 from longspan.runtime.llama import note
 from longspan.runtime.llama.context import LlamaContext
@@ -43,6 +45,8 @@ class LlamaRuntime(StageRuntime):
     sampler: turns a row of logits into a token; whoever wants to look at logits hands in his own.
     head: what drafts on the last stage where a span asks for it; None for nothing. draft_length, least_chance: see
     `MtpDrafter`.
+    vocabulary: opens the vocabulary for answers that follow a grammar, at the first of them; without it their
+    spans fail.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class LlamaRuntime(StageRuntime):
         head: DraftModel | None = None,
         draft_length: int = DRAFT_LENGTH,
         least_chance: float = LEAST_CHANCE,
+        vocabulary: Callable[[], GrammarVocabulary] | None = None,
     ) -> None:
         check_memory(library, path, slots, cells_per_slot)
         self._last = last
@@ -102,6 +107,7 @@ class LlamaRuntime(StageRuntime):
         rows = max(1, max_rows - slots) if self._pad else max_rows
         self._capacity = Capacity(slots, cells, rows, exactness.exact_rows)
         self._book = SlotBook(self._capacity)
+        self._grammars = AnswerGrammars(vocabulary or _no_vocabulary)
 
     def _exactness(self, library: Library, path: Path, threads: int, max_rows: int, *, drafts: bool) -> Exactness:
         """What is known or measured about this stage's batches; with `drafts`, also about kept hidden states."""
@@ -165,6 +171,7 @@ class LlamaRuntime(StageRuntime):
             if self._drafter is not None:
                 hidden = self._context.hidden if keep_hidden else None
                 samples = self._drafter.follow(plan, rows.firsts, samples, hidden)
+            samples = self._grammars.with_forced(plan, self._book, samples)
         else:
             assert self._tap is not None
             samples, output = (), rows.restore(self._tap.buffer[: rows.count])
@@ -252,15 +259,22 @@ class LlamaRuntime(StageRuntime):
         failures: list[SpanFailure] = []
         for (index, _, span), first in zip(plan.runnable, rows.firsts, strict=True):
             parameters = self._book.sampling[span.slot]
-            remembers = needs_history(parameters)
+            remembers = bool(parameters.grammar) or needs_history(parameters)
             for row in span.sample_rows:
                 logits = self._context.logits(first + row)
                 position = row_position(span, row) + 1
                 history = self._book.history(span, row) if remembers else ()
                 try:
+                    if parameters.grammar:
+                        answer = history[parameters.prompt_length :]
+                        logits = self._grammars.restricted(span.slot, parameters.grammar, answer, logits)
                     token, logprob = self._sampler(logits, parameters, position, history)
                 except LongspanError as error:
                     failures.append(SpanFailure(index, str(error)))
                     break
                 samples.append(Sample(index, row, token, logprob))
         return tuple(samples), tuple(failures)
+
+
+def _no_vocabulary() -> GrammarVocabulary:
+    raise GrammarError("this stage was opened without a vocabulary, so no answer can follow a grammar")
