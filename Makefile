@@ -10,8 +10,9 @@ ARGS ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-# Idle OpenMP threads of one stage must not spin on a core that another stage could use.
+# Waiting threads of one stage must not spin long on a core that another stage could use (see src/longspan/openmp.py).
 export OMP_WAIT_POLICY ?= passive
+export GOMP_SPINCOUNT ?= 1000
 
 help: ## this list
 	@printf 'make demo && make test   is all a fresh clone needs\n\n'
@@ -21,7 +22,7 @@ demo: $(INSTALLED) ## split the demo model over two processes, 25 ms apart, and 
 	@$(BIN)/longspan demo $(ARGS)
 
 test: $(INSTALLED) ## the whole test suite
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 serve: $(INSTALLED) ## serve a model: make serve ARGS="demo --stages 2 --port 8080"
 	@$(BIN)/longspan serve $(or $(ARGS),demo --stages 2)

@@ -124,7 +124,7 @@ COPYING = Script(vocabulary=24, repeat=0.8)
 class Fenceless(Planner):
     """Takes every row that comes back for one of the running epoch."""
 
-    def complete(self, result: IterationResult, now: float) -> list[Event]:
+    def complete(self, result: IterationResult, now: float, *, learn: bool = True) -> list[Event]:
         held = {}
         for span in self.sent[result.iteration].spans:
             sequence = self._roster.sequences.get(span.sequence)
@@ -132,7 +132,7 @@ class Fenceless(Planner):
                 held[sequence] = sequence.epoch
                 sequence.epoch = span.epoch
         try:
-            return super().complete(result, now)
+            return super().complete(result, now, learn=learn)
         finally:
             for sequence, epoch in held.items():
                 sequence.epoch = max(sequence.epoch, epoch)

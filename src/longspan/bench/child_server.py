@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 
 from longspan.errors import RingError
 
@@ -16,10 +16,10 @@ _PREFIX = "listening on "
 
 
 @contextlib.asynccontextmanager
-async def child_server(
-    arguments: Sequence[str], environment: Mapping[str, str] | None = None
-) -> AsyncIterator[str]:
+async def child_server(arguments: Sequence[str], *, without: Collection[str] = ()) -> AsyncIterator[str]:
     """Run `python ARGUMENTS` and give the URL it announces; ends the process afterwards.
+
+    without: variables of the environment that it does not get.
 
     Raises RingError with what it said when it does not come up.
     """
@@ -29,7 +29,7 @@ async def child_server(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **(environment or {})},
+        env={name: value for name, value in os.environ.items() if name not in without},
     )
     assert process.stdout is not None and process.stderr is not None and process.stdin is not None
     errors = asyncio.create_task(_drain(process.stderr))

@@ -94,7 +94,8 @@ def bench_ring(model: str, *, threads: int, rounds: int, report: Callable[[str],
     )
 
 
-def _decode(source: ModelSource, model: str, threads: int, rounds: int, tokens: int = 64) -> Paired:
+def _decode(source: ModelSource, model: str, threads: int, rounds: int, tokens: int = 32) -> Paired:
+    """Tokens a second of both arms. Many short runs: a shared machine changes its speed within seconds."""
     loop = asyncio.new_event_loop()
     engine = Engine(EngineOptions(model, threads=threads, slots=SLOTS, context=CONTEXT, proposer="none"))
     try:
@@ -115,7 +116,7 @@ def _decode(source: ModelSource, model: str, threads: int, rounds: int, tokens: 
             return abba(
                 lambda: loop.run_until_complete(generate()),
                 lambda: bare.generate(prompt, tokens).per_second,
-                rounds,
+                4 * rounds,
             )
         finally:
             bare.close()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from longspan.cli.progress import ProgressBars, progress_line
+from longspan.openmp import set_waiting
 
 if TYPE_CHECKING:
     from longspan.engine import Engine, EngineOptions
@@ -20,9 +20,7 @@ async def running_engine(options: EngineOptions) -> AsyncIterator[Engine]:
 
     Raises the LongspanError that kept the engine from starting.
     """
-    # Before the library is loaded: its idle threads must sleep. Spinning, they steal the cores of other stages and
-    # programs: on a busy machine of two cores one model with two threads falls from 11 tokens a second to 0.5.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    set_waiting()  # before the library is loaded
     from longspan.engine import Engine
     from longspan.model.reference import resolve
 

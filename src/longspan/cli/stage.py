@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from longspan.cli.progress import ProgressBars
+from longspan.openmp import set_waiting
 
 
 def stage(
@@ -42,8 +42,7 @@ def stage(
     library
         Another libllama of the same build, for example with CUDA.
     """
-    # Before the library is loaded: idle threads of it must sleep, not spin on a core that another stage needs.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    set_waiting()  # before the library is loaded
     import uvloop
 
     from longspan.model.reference import resolve

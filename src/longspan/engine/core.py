@@ -290,7 +290,7 @@ class EngineCore:
         assert self._planner is not None
         now = self._now()
         try:
-            events = self._planner.complete(self._known_tokens(result), now)
+            events = self._planner.complete(self._known_tokens(result), now, learn=False)
         except LongspanError as error:
             self._on_failure(RingError(str(error)))
             return

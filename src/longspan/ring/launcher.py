@@ -7,7 +7,6 @@ import asyncio
 import collections
 import contextlib
 import logging
-import os
 import sys
 
 import msgspec
@@ -53,7 +52,6 @@ class LocalLauncher(Launcher):
     async def start(self, index: int, options: StageOptions) -> StageHandle:
         """See `Launcher.start`."""
         options = msgspec.structs.replace(options, follow_parent=True)
-        environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -62,7 +60,6 @@ class LocalLauncher(Launcher):
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=environment,
         )
         handle = LocalStage(index, process)
         try:

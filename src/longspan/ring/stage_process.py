@@ -14,6 +14,7 @@ import msgspec
 import uvloop
 
 from longspan.errors import LongspanError
+from longspan.openmp import set_waiting
 
 
 class StageOptions(msgspec.Struct, frozen=True):
@@ -39,8 +40,7 @@ def announce(host: str, port: int) -> None:
 
 async def run_stage(options: StageOptions, on_listening: Callable[[str, int], None] = announce) -> None:
     """Serve until a signal ends the process. Raises LongspanError when the model or the address cannot be used."""
-    # A stage may share its machine with others: idle OpenMP threads must sleep, not spin on a core that they need.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    set_waiting()  # before the library is loaded
     from longspan.model.reference import resolve
     from longspan.ring.llama_loader import LlamaLoader
     from longspan.ring.stage_server import serve_stage

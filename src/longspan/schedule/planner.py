@@ -121,8 +121,6 @@ class Planner:
         Finished) come with the next `complete`, or at once from `take_events`.
         """
         streams = len(self._roster.decoding)
-        if self._filling.wanted:
-            self.learn()
         prompt = self._filling.next_prompt() if self._filling.wanted else None
         prefill = self._prefill_before_decode(prompt, now) if prompt is not None else []
         slots = self._decode_slots() if not prefill else []
@@ -265,8 +263,10 @@ class Planner:
 
     # --------------------------------------------------------------------------------------------------- results
 
-    def complete(self, result: IterationResult, now: float) -> list[Event]:
+    def complete(self, result: IterationResult, now: float, *, learn: bool = True) -> list[Event]:
         """Take the result of the oldest iteration in flight; returns what happened since the last call.
+
+        learn: at once from its timings. Whoever plans first, because a stage waits, calls `learn` soon after.
 
         Results of sequences that ended or were rewound meanwhile are dropped. Raises ProtocolError when the result
         is not of the oldest iteration: results come back in order, or the ring is broken.
@@ -301,14 +301,12 @@ class Planner:
         roster.ready.add(ready)
         self._counters.strays += decided.strays
         self._unlearned = (record, result, now)
+        if learn:
+            self.learn()
         return roster.take_events()
 
     def learn(self) -> None:
-        """Learn from the last result's timings, unless that is done.
-
-        Whoever has time after planning the next iteration calls this; where a plan or the next result needs it
-        before, it happens then. A stage of its own waits for a plan, and only a plan with prefill needs costs.
-        """
+        """Learn from the last result's timings, unless that is done. The next result does it at the latest."""
         if self._unlearned is None:
             return
         (record, result, now), self._unlearned = self._unlearned, None
