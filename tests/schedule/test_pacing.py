@@ -33,7 +33,13 @@ def trained(policy: Policy) -> Pacing:
 
 
 def record(
-    geometry: Geometry, *, prefill_seconds: float = 0.0, cut: bool = True, streams: int = 2, predicted: float = 0.0
+    geometry: Geometry,
+    *,
+    prefill_seconds: float = 0.0,
+    cut: bool = True,
+    streams: int = 2,
+    prompts: int = 1,
+    predicted: float = 0.0,
 ) -> PlanRecord:
     return PlanRecord(
         iteration=Iteration(0, (), (), ()),
@@ -46,6 +52,7 @@ def record(
         prefill_cut=cut,
         guard=GuardState.OPEN,
         streams=streams,
+        prompts=prompts,
         running=3,
         waiting=0,
     )
@@ -106,6 +113,16 @@ def test_prefill_makes_debt_and_decoding_pays_it() -> None:
     assert pacing.debt == pytest.approx(0.07)
     pacing.observe(record(decode(4).joined(0, 10), prefill_seconds=0.04), took(0.06), 0.0)
     assert pacing.debt == pytest.approx(0.07 + 0.02 - 0.02)
+
+
+def test_less_is_owed_to_few_streams_while_many_prompts_wait() -> None:
+    def debt(streams: int, prompts: int) -> float:
+        pacing = Pacing(Policy(debt_share=0.5, prefill_target=1.0))
+        pacing.observe(record(Geometry().joined(0, 32), streams=streams, prompts=prompts), took(0.2), 0.0)
+        return pacing.debt
+
+    assert debt(2, 8) == pytest.approx(0.5 * 0.2 * 2 / 8)
+    assert debt(2, 2) == debt(2, 1) == debt(8, 0) == pytest.approx(0.5 * 0.2)
 
 
 def test_debt_is_bounded_and_credit_needs_a_want() -> None:

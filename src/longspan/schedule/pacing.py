@@ -195,7 +195,9 @@ class Pacing:
             prefill = min(seconds, record.prefill_seconds)
         share = self._policy.debt_share
         bound = share * self._policy.prefill_target
-        debt = self.debt + share * prefill - (seconds - prefill)
+        # Where more prompts wait for prefill than streams wait for their next token, less is owed to the streams.
+        owed = share * min(1.0, record.streams / max(1, record.prompts))
+        debt = self.debt + owed * prefill - (seconds - prefill)
         floor = -bound if record.prefill_cut else 0.0  # prefill gathers no credit while it wants nothing
         self.debt = min(bound, max(floor, debt))
 

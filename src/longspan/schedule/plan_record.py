@@ -16,7 +16,8 @@ class PlanRecord(msgspec.Struct, frozen=True):
     predicted: of each stage, before anything of this iteration was measured.
     decode_seconds: predicted for the decode rows alone, on the slowest stage. allowance: what joined prefill could
         add to it. prefill_seconds: of its prefill rows as a part of a large iteration of their own. prefill_cut:
-        more prefill was wanted than there was room for. streams: sequences that were past their prefill before.
+        more prefill was wanted than there was room for. streams: sequences that were past their
+        prefill before. prompts: sequences that had a slot or could have had one, and were not.
     """
 
     iteration: Iteration
@@ -29,5 +30,6 @@ class PlanRecord(msgspec.Struct, frozen=True):
     prefill_cut: bool
     guard: GuardState
     streams: int
+    prompts: int
     running: int
     waiting: int

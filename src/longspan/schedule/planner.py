@@ -172,6 +172,9 @@ class Planner:
             prefill_cut=self._filling.wanted and (not geometry.exact_rows or rows >= draft.joining.rows),
             guard=pacing.guard.state(now),
             streams=draft.streams,
+            prompts=roster.slots.running
+            - draft.streams
+            + min(len(roster.waiting), self.limits.slots - roster.slots.running),
             running=roster.slots.running,
             waiting=len(roster.waiting),
         )
