@@ -126,7 +126,7 @@ def _print(report: LabReport) -> None:
     print()
     print(
         format_table(
-            ("policy", "makespan", "req/s", "ttft 50", "ttft 95", "gap 95", "longest", "batch", "iter", "mixed"),
+            ("policy", "total", "req/s", "ttft 50", "ttft 95", "gap 95", "max", "batch", "iter", "mixed"),
             [
                 (
                     row.policy,
