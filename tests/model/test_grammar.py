@@ -194,3 +194,36 @@ def test_what_cannot_be_honoured_is_refused(vocabulary: GrammarVocabulary, gramm
 def test_a_text_that_is_no_grammar() -> None:
     with pytest.raises(RequestError, match="neither Lark nor GBNF"):
         written_grammar("garbage (((")
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        lark_grammar("start: a0\n" + "".join(f"a{i}: a{i + 1}\n" for i in range(4000)) + 'a4000: "x"'),
+        schema_grammar(
+            {
+                "$defs": {f"a{i}": {"type": "array", "items": {"$ref": f"#/$defs/a{i + 1}"}} for i in range(1000)}
+                | {"a1000": {"type": "string"}},
+                "$ref": "#/$defs/a0",
+            }
+        ),
+    ],
+    ids=["rules", "references"],
+)
+def test_long_chains_do_not_end_the_process(vocabulary: GrammarVocabulary, grammar: str) -> None:
+    vocabulary.check(grammar, "grammar")
+
+
+def test_a_grammar_that_is_too_long(vocabulary: GrammarVocabulary) -> None:
+    with pytest.raises(RequestError, match="65536"):
+        vocabulary.check(choice_grammar(["x" * (1 << 16)]), "guided_choice")
+
+
+def test_nesting_beyond_what_can_be_read(vocabulary: GrammarVocabulary) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(5000):
+        schema = {"items": schema}
+    with pytest.raises(RequestError):
+        vocabulary.check(schema_grammar(schema), "guided_json")
+    with pytest.raises(RequestError):
+        written_grammar("root ::= " + "(" * 5000 + '"a"' + ")" * 5000)

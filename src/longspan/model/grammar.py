@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from longspan.errors import LongspanError, RequestError
 from longspan.model.tokenizer import Tokenizer
+from longspan.sampling.parameters import MAX_GRAMMAR_BYTES
 
 Allowed = npt.NDArray[np.bool_]
 """(vocabulary,): whether each token may come."""
@@ -30,6 +31,11 @@ _WHITESPACE = r"[ \n\t]{0,16}"
 _KNOWN_GRAMMARS = 64
 """Grammars that a vocabulary keeps compiled."""
 
+_STACK_BYTES = 512 << 20
+"""Address space for compiling a grammar. The compiler recurses along chains of rules: 2,000 of them, 60 KB of text,
+end a process whose stack has the usual 8 MB."""
+
+_big_stack = threading.Lock()
 _LIMITS = llguidance.LLParserLimits(max_grammar_size=100_000, verbose_errors=False)
 _MARK = "\x02"
 
@@ -42,11 +48,15 @@ def schema_grammar(schema: Any, *, whitespace: str | None = None) -> str:
     """The grammar of JSON texts that a JSON schema (a dict, or true for any JSON) accepts.
 
     whitespace: regular expression of what may stand between the tokens of the JSON, "" for nothing.
+    Raises RequestError for a schema that is nested too deeply to be read.
     """
     if not isinstance(schema, dict):
         schema = {} if schema is True else {"enum": []}
     pattern = _WHITESPACE if whitespace is None else whitespace
-    return llguidance.LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": pattern})
+    try:
+        return llguidance.LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": pattern})
+    except (RecursionError, ValueError) as error:
+        raise RequestError(f"the schema cannot be read: {error}") from None
 
 
 def regex_grammar(regex: str) -> str:
@@ -73,7 +83,7 @@ def written_grammar(text: str) -> str:
     """The grammar of a text in Lark or GBNF (the form of llama.cpp). Raises RequestError for a text in neither."""
     try:
         return lark_grammar(llguidance.gbnf_to_lark.any_to_lark(text))
-    except llguidance.gbnf_to_lark.GbnfToLarkError as error:
+    except (llguidance.gbnf_to_lark.GbnfToLarkError, RecursionError) as error:
         raise RequestError(f"the grammar is neither Lark nor GBNF: {error}") from None
 
 
@@ -148,6 +158,8 @@ class GrammarVocabulary:
 
     def check(self, grammar: str, param: str) -> None:
         """Raise RequestError, naming `param`, for a grammar that cannot be honoured."""
+        if (size := len(grammar.encode("utf-8", "replace"))) > MAX_GRAMMAR_BYTES:
+            raise RequestError(f"`{param}` has {size} bytes; at most {MAX_GRAMMAR_BYTES} are possible.", param=param)
         try:
             allowed = self.matcher(grammar).allowed(())
         except GrammarError as error:
@@ -169,12 +181,28 @@ class GrammarVocabulary:
         with self._lock:
             found = self._compiled.get(grammar)
             if found is None:
-                found = llguidance.LLMatcher(self._vocabulary(), grammar, log_level=0, limits=_LIMITS)
-                self._compiled[grammar] = found
+                found = self._compiled[grammar] = self._compile(grammar)
                 if len(self._compiled) > _KNOWN_GRAMMARS:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(grammar)
             return found
+
+    def _compile(self, grammar: str) -> llguidance.LLMatcher:
+        vocabulary = self._vocabulary()
+        found: list[llguidance.LLMatcher] = []
+
+        def compile_grammar() -> None:
+            found.append(llguidance.LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS))
+
+        with _big_stack:
+            before = threading.stack_size(_STACK_BYTES)
+            try:
+                thread = threading.Thread(target=compile_grammar, name="longspan-grammar")
+                thread.start()
+            finally:
+                threading.stack_size(before)
+        thread.join()
+        return found[0]
 
     def _vocabulary(self) -> llguidance.LLTokenizer:
         if self._prepared is None:
