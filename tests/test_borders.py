@@ -13,8 +13,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "longspan"
 
-VOCABULARY = {"errors", "request", "status", "longspan"}
-"""What any room may import: plain structs and exceptions, and the package's own version."""
+VOCABULARY = {"errors", "request", "status", "longspan", "openmp"}
+"""What any room may import: plain structs and exceptions, the package's own version, and how its threads wait."""
 
 VOCABULARY_MODULES = {"longspan.schedule.span", "longspan.sampling.parameters"}
 """The words of the wire, which lie in a room of their own and are spoken in all."""
@@ -23,8 +23,9 @@ PURE = {"schedule", "speculate", "sampling"}
 """Rooms that get time and randomness passed in and touch nothing outside."""
 
 BELOW: dict[str, set[str]] = {
-    "longspan": set(),
+    "longspan": {"llm"},
     "errors": set(),
+    "openmp": set(),
     "status": {"schedule", "speculate"},
     "request": set(),
     "sampling": set(),
@@ -35,6 +36,7 @@ BELOW: dict[str, set[str]] = {
     "runtime": {"model", "llamacpp", "schedule", "sampling"},
     "ring": {"runtime", "model", "llamacpp", "schedule", "sampling"},
     "engine": {"ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
+    "llm": {"engine", "model", "schedule", "sampling"},
     "server": {"engine", "ring", "model", "schedule", "speculate", "sampling"},
     "observe": {"engine", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
     "lab": {"observe", "engine", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
@@ -43,7 +45,7 @@ BELOW: dict[str, set[str]] = {
         *{"llamacpp", "schedule", "speculate", "sampling"},
     },
     "cli": {
-        *{"bench", "lab", "observe", "server", "engine", "ring", "runtime", "model"},
+        *{"llm", "bench", "lab", "observe", "server", "engine", "ring", "runtime", "model"},
         *{"llamacpp", "schedule", "speculate", "sampling"},
     },
     "__main__": {"cli"},

@@ -30,7 +30,7 @@ def test_either_header_carries_a_key(engine: ScriptedEngine) -> None:
             ({"x-api-key": "sk-on"}, 401),
             ({}, 401),
         ):
-            encoded = {name: value.encode("latin-1") for name, value in headers.items()}
+            encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
             assert httpx.get(f"{url}/v1/models", headers=encoded).status_code == status, headers
         for path in ("/health", "/ready", "/docs", "/openapi.json"):
             assert httpx.get(url + path).status_code == 200

@@ -55,6 +55,47 @@ class ProgressBars:
             self._bars = self._task = None
 
 
+class CountBar:
+    """A bar that counts finished pieces of work, with time left; off a terminal a line for each tenth.
+
+    total: None when nobody knows it yet.
+    """
+
+    def __init__(self, description: str, total: int | None) -> None:
+        self._description = description
+        self._total = total
+        self._done = 0
+        self._bar: RichProgress | None = None
+        if sys.stderr.isatty():
+            from rich import progress
+            from rich.console import Console
+
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[note]}"),
+                progress.TimeRemainingColumn(compact=True),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task(description, total=total, note="")
+            self._bar.start()
+
+    def advance(self, note: str) -> None:
+        """One more is done. note: a few words about how it goes."""
+        self._done += 1
+        if self._bar is not None:
+            self._bar.update(self._task, advance=1, note=note)
+        elif self._total and self._done * 10 // self._total > (self._done - 1) * 10 // self._total:
+            print(f"{self._description}: {self._done} of {self._total}, {note}", file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
 @contextlib.contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
     """A function that shows what is being done now; from any thread.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from longspan.request import GenerationRequest
 from longspan.sampling.parameters import SamplingParameters
+
+if TYPE_CHECKING:
+    from longspan.llm.keywords import SamplingKeywords
 
 ANSWER = Group("Answer", sort_key=0)
 
@@ -40,6 +43,18 @@ class SamplingArguments:
     stop: Annotated[
         tuple[str, ...], Parameter(group=ANSWER, help="End the answer before this text; may be given again.")
     ] = ()
+
+    def keywords(self, max_tokens: int) -> SamplingKeywords:
+        """The same as keyword arguments of `longspan.LLM`."""
+        return {
+            "max_tokens": max_tokens,
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "seed": self.seed,
+            "stop": self.stop,
+        }
 
     def request(self, prompt: list[int], max_tokens: int) -> GenerationRequest:
         """A request for these tokens, sampled as the user asked."""

@@ -30,6 +30,8 @@ from longspan.status import EngineStatistics, Readiness, RingStatus
 
 _T = TypeVar("_T")
 
+_JOIN_SECONDS = 0.005
+
 
 @dataclasses.dataclass(frozen=True)
 class ServedModel:
@@ -107,7 +109,9 @@ class Engine:
             thread, self._thread = self._thread, None
             if loop is not None and thread is not None:
                 loop.call_soon_threadsafe(loop.stop)
-                await asyncio.to_thread(thread.join)
+                # Not on another thread: at the interpreter's end no thread can be started any more.
+                while thread.is_alive():
+                    await asyncio.sleep(_JOIN_SECONDS)
 
     def submit(self, request: GenerationRequest) -> RequestStream:
         """Start a request; its stream belongs to the running event loop.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from longspan.errors import ContextLengthError, RequestError
-from longspan.model.tokenizer import Tokenizer
+from longspan.model.prompt import with_bos
 from longspan.server.contract import ServedModel, Template
 
 Parameters = ParamSpec("Parameters")
@@ -106,13 +106,6 @@ def render_chat(
             param="continue_final_message",
         )
     return text
-
-
-def with_bos(tokenizer: Tokenizer, tokens: list[int]) -> list[int]:
-    """Put the model's begin token in front, where the template has not done it."""
-    if tokenizer.adds_bos and tokenizer.bos is not None and tokens[:1] != [tokenizer.bos]:
-        return [tokenizer.bos, *tokens]
-    return tokens
 
 
 def check_length(model: ServedModel, text: str, param: str) -> None:
