@@ -143,9 +143,10 @@ class Pacing:
     def short_prompt_first(self, decode: Geometry, start: int, rows: int, waited: float) -> bool:
         """True when a prompt that ends in one iteration should run before the decode rows instead of beside them.
 
-        Beside them it waits for their time too; before them the streams wait for one more fixed cost. The prompt
-        goes first when its first token gains a larger share of its time than the streams lose of theirs, and the
-        streams can bear it: within what joined prefill could add, or when decoding is owed nothing.
+        Beside them it waits for their time too, once for each piece that it is cut into there; before them the
+        streams wait for one more fixed cost. The prompt goes first when its first token gains a larger share of its
+        time than the streams lose of theirs, and the streams can bear it: within what joined prefill could add, or
+        when decoding is owed nothing.
         """
         alone = self.costs.predict(decode)
         prompt = self.costs.predict(Geometry().joined(start, rows))
@@ -154,7 +155,12 @@ class Pacing:
             return False
         if prompt > self._policy.joined_floor and (self.debt > 0 or prompt > self._policy.prefill_target):
             return False
-        return (together - prompt) / (waited + prompt) > (prompt + alone - together) / (prompt + alone)
+        overhead = self._overhead(decode, start) - alone
+        beside = self._largest(decode, start, rows, alone + self._piece(alone, overhead))
+        pieces = math.ceil(rows / max(1, beside))
+        gained = together + (pieces - 1) * alone - prompt
+        lost = prompt + alone - together - (pieces - 1) * overhead
+        return gained / (waited + prompt) > lost / (prompt + alone)
 
     def prefill_seconds(self, start: int, rows: int, of: int) -> float:
         """Seconds of `rows` prefill rows as a part of an iteration of `of` rows of prefill alone."""
