@@ -262,6 +262,22 @@ def test_a_lost_ring_replays_from_the_committed_tokens() -> None:
     assert driver.answers[sequence] == serial_answer(PROMPT, 12)
 
 
+def test_what_the_ring_is_lost_by_again_and_again_fails_and_what_makes_progress_does_not() -> None:
+    driver = Driver(limits_with(slots=2), Policy(loss_limit=3))
+    poison = driver.submit(PROMPT, 12)
+    for count in range(1, 4):
+        assert driver.plan() is not None
+        driver.take(driver.planner.abandon(driver.now))
+        assert (driver.ends.get(poison) == "stage") == (count == 3)
+    steady = driver.submit(PROMPT, 12)
+    for tokens in range(1, 9):
+        driver.run_until(lambda: len(driver.answers[steady]) == tokens)  # noqa: B023 - runs at once
+        assert driver.plan() is not None
+        driver.take(driver.planner.abandon(driver.now))
+    driver.run()
+    assert driver.answers[steady] == serial_answer(PROMPT, 12)
+
+
 def test_a_smaller_ring_ends_what_no_longer_fits() -> None:
     driver = Driver(limits_with(cells=512))
     long_prompt = driver.submit(tuple(range(200)), 4)

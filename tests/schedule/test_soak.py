@@ -21,7 +21,7 @@ from longspan.schedule.span import IterationResult, StageTiming
 from tests.schedule.invariants import check_iteration, check_planner
 
 LIMITS = Limits(slots=6, cells_per_slot=600, cells_total=900, exact_rows=64, max_rows=512, chunk=63, max_waiting=40)
-POLICY = Policy(lanes=2, aging_seconds=2.0)
+POLICY = Policy(loss_limit=1 << 30, lanes=2, aging_seconds=2.0)
 ROW_SECONDS, FIXED_SECONDS = 0.0005, 0.002
 LONGEST_PROMPT, LONGEST_ANSWER = 500, 80
 PRIORITIES = (-1, 0, 0, 0, 1)

@@ -26,6 +26,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     aging_seconds: waiting that outweighs one level of priority.
     patience: seconds of arrival time that a prompt concedes to shorter ones for each of its rows.
     queue_timeout: longest wait in the queue; None: no limit.
+    loss_limit: rings that may be lost while a sequence runs, without a token of it in between, before it fails: it
+        may be what they are lost by.
     prefix_reuse: keep the KV of finished sequences and start new ones from a common prefix.
     cache_window: how far down the queue the planner looks for a prompt whose prefix is cached, or that fits.
 
@@ -50,6 +52,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     aging_seconds: float = 10.0
     patience: float = 0.002
     queue_timeout: float | None = None
+    loss_limit: int = 4
     prefix_reuse: bool = True
     cache_window: int = 8
 
@@ -59,7 +62,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     guard_pause_limit: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("lanes", "prefill_floor", "overtake_limit", "cache_window", "guard_breaches"):
+        for name in ("lanes", "prefill_floor", "overtake_limit", "loss_limit", "cache_window", "guard_breaches"):
             if getattr(self, name) < 1:
                 raise UsageError(f"policy {name} is {getattr(self, name)}; it must be at least 1")
         for name in ("prefill_target", "aging_seconds", "guard_pause"):

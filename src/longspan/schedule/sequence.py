@@ -33,6 +33,7 @@ class Sequence:
     ended: no further token may follow: an end token was committed, or the token limit is reached.
     claim: cells of the shared pool that count as taken by this sequence.
     cached_tokens: positions that were served from another sequence's KV at the first admission.
+    losses: rings that were lost while one of its rows was under way, since its last committed token.
     overtakes: later, not more urgent sequences that were admitted first.
 
     tail: what lies beyond the committed tokens; None: nothing does, and one decode row is in flight at most.
@@ -51,6 +52,7 @@ class Sequence:
         "epoch",
         "hashes",
         "id",
+        "losses",
         "overtakes",
         "priority",
         "prompt_length",
@@ -78,6 +80,7 @@ class Sequence:
         self.confirm_at = 0
         self.claim = 0
         self.cached_tokens = 0
+        self.losses = 0
         self.overtakes = 0
         self.admitted_at: float | None = None
         self.hashes: list[int] = []
@@ -147,6 +150,8 @@ class Sequence:
 
         Committing ends with an end token or the token limit; then the sequence has `ended`.
         """
+        if samples:
+            self.losses = 0
         if self.tail is not None:
             return self.tail.commit(span, samples)
         self.computed = span.start + len(span.tokens)
