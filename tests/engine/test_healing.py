@@ -17,6 +17,7 @@ from longspan.engine import core as core_module
 from longspan.errors import RingError
 from longspan.model.source import GgufSource
 from longspan.model.storage import CACHE_VARIABLE
+from longspan.ring import driver as driver_module
 from longspan.ring.stage_server import StageServer
 from longspan.runtime.scripted import RaiseError
 from longspan.sampling.parameters import SamplingParameters
@@ -204,10 +205,18 @@ def undisturbed(engine_folder: Path) -> list[list[int]]:
         return asyncio.run(ask())
 
 
-@pytest.mark.parametrize("hold_first", [False, True])
-async def test_killing_a_child_changes_no_token(
-    undisturbed: list[list[int]], tiny_model: Path, hold_first: bool
+@pytest.mark.parametrize(
+    ("hold_first", "blow"), [(False, signal.SIGKILL), (True, signal.SIGKILL), (False, signal.SIGSTOP)]
+)
+async def test_a_child_that_is_killed_or_stopped_changes_no_token(
+    undisturbed: list[list[int]],
+    tiny_model: Path,
+    hold_first: bool,
+    blow: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(driver_module, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(driver_module, "SILENCE_SECONDS", 2.0)
     options = EngineOptions(str(tiny_model), stages=2, hold_first_stage=hold_first, threads=1, context=256, slots=3)
     engine = Engine(options)
     await engine.start()
@@ -218,7 +227,7 @@ async def test_killing_a_child_changes_no_token(
         assert len(victims) == (1 if hold_first else 2)
         victim = victims[-1]
         assert victim is not None
-        os.kill(victim, signal.SIGKILL)
+        os.kill(victim, blow)
         for stream, answer in zip(streams, answers, strict=False):
             await rest(answer, stream)
         answers.append(await whole(streams[3]))

@@ -13,6 +13,7 @@ from longspan.engine import Engine, EngineOptions
 from longspan.errors import ArchitectureError, LongspanError, ModelError, RingError, UsageError
 from longspan.model.source import GgufSource
 from longspan.ring.assignment import MAX_SLOTS
+from longspan.ring.frame import PROTOCOL_VERSION
 from longspan.sampling.parameters import SamplingParameters
 from tests.engine.answers import request, whole
 from tests.engine.test_engine import PROMPT
@@ -108,7 +109,13 @@ async def test_a_stage_of_another_protocol(tiny_model: Path, monkeypatch: pytest
     async with stage_servers(ScriptedLoader(digest=digest, width=64, layers=4)) as (server,):
         monkeypatch.setattr("longspan.ring.stage_server.PROTOCOL_VERSION", 9)
         error = await failure(EngineOptions(str(tiny_model), ring=(f"127.0.0.1:{server.port}",)))
-    for part in ("protocol version mismatch", "speaks 9", "speaks 1", digest[:12], "Install the same Longspan"):
+    for part in (
+        "protocol version mismatch",
+        "speaks 9",
+        f"speaks {PROTOCOL_VERSION}",
+        digest[:12],
+        "Install the same Longspan",
+    ):
         assert part in str(error)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from longspan.errors import ModelError, RingError
 from longspan.ring import driver as driver_module
+from longspan.ring import stage_session as stage_session_module
 from longspan.ring.driver import RingDriver
 from longspan.ring.frame import Frame, Kind
 from longspan.ring.messages import Failed, Ready, encode
@@ -226,7 +227,7 @@ async def test_statuses_say_what_every_stage_is() -> None:
             await coordinator.finish()
             await asyncio.sleep(0)
             for client in coordinator.driver._clients:
-                await client.ping()
+                client.ping()
             await asyncio.sleep(0.05)
             statuses = coordinator.driver.statuses()
             assert [(status.index, status.start, status.end) for status in statuses] == [
@@ -558,9 +559,69 @@ async def test_pings_measure_and_do_not_pile_up(monkeypatch: pytest.MonkeyPatch)
         assert 0.03 <= round_trip < 0.15
         monkeypatch.setattr(StageClient, "receive", asyncio.sleep)
         for _ in range(200):
-            await client.ping()
+            client.ping()
         assert len(client._pings) <= 64
-    await client.ping()  # a lost link is noticed elsewhere
+        assert client.silence() > 0
+    client.ping()  # a lost link is noticed elsewhere
+
+
+async def test_a_stage_that_answers_no_ping_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(driver_module, "SILENCE_SECONDS", 0.3)
+    loaders = [ScriptedLoader() for _ in range(2)]
+    failures: list[RingError] = []
+    async with stage_servers(*loaders) as servers:
+        driver = RingDriver(
+            ring_plan(ports(servers)),
+            loaders[0],
+            on_result=lambda result: None,
+            on_room=lambda: None,
+            on_failure=failures.append,
+            on_progress=lambda text: None,
+        )
+        await driver.form()
+        try:
+            await asyncio.sleep(0.5)
+            assert not failures, "pings are answered"
+            assert driver.mute == frozenset()
+            monkeypatch.setattr(driver._clients[1].link, "send_at_once", lambda frame: True)
+            await asyncio.sleep(0.5)
+            assert "stage 1" in str(failures[0])
+            assert "has not answered for 0.3 s" in str(failures[0])
+            assert driver.mute == {1}
+        finally:
+            await driver.close()
+
+
+async def test_nothing_coming_back_ends_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(driver_module, "STUCK_SECONDS", 0.2)
+    loader = ScriptedLoader()
+    async with (
+        stage_servers(loader) as (server,),
+        Coordinator(ring_plan([server.port]), loader) as coordinator,
+    ):
+        await asyncio.sleep(0.4)
+        assert not coordinator.driver._over, "nothing was sent"
+        monkeypatch.setattr(coordinator.driver._clients[0].link, "send_at_once", lambda frame: True)
+        coordinator.driver.send(Iteration(0, (), (), ()), np.zeros((0, loader.width), np.float32))
+        await asyncio.sleep(0.5)
+        assert coordinator.driver._over
+
+
+async def test_a_coordinator_that_falls_silent_leaves_the_stage_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver_module, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(stage_session_module, "SILENCE_SECONDS", 0.3)
+    loader = ScriptedLoader()
+    async with stage_servers(loader) as (server,), Coordinator(ring_plan([server.port]), loader) as coordinator:
+        await asyncio.sleep(0.5)
+        assert server._session is not None
+        monkeypatch.setattr(StageClient, "ping", lambda client: None)
+        await asyncio.sleep(0.8)
+        assert server._session is None
+        assert coordinator.driver._over
 
 
 async def test_an_iteration_of_operations_only_goes_round() -> None:
@@ -580,3 +641,7 @@ async def test_an_iteration_of_operations_only_goes_round() -> None:
         result = await asyncio.wait_for(found, 5)
         await driver.close()
     assert result.iteration == 5
+
+
+def _serves(server: StageServer) -> bool:
+    return server._session is not None

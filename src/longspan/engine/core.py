@@ -187,6 +187,7 @@ class EngineCore:
             while True:
                 if self._driver is not None:
                     await self._driver.close()
+                    await self._formation.replace(self._driver.mute)
                 try:
                     capacity = await self._form()
                     break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from longspan.engine.options import DEFAULT_CONTEXT, EngineOptions
 from longspan.errors import UsageError
@@ -90,6 +90,11 @@ class Formation:
             options.activation_dtype,
             options.link_delay_ms,
         )
+
+    async def replace(self, stages: Collection[int]) -> None:
+        """End the local processes of these stages, which do not answer; `plan` starts others in their place."""
+        children = [self._children.pop(index) for index in stages if index in self._children]
+        await asyncio.gather(*(child.stop() for child in children))
 
     async def stop(self) -> None:
         """End the local stages."""

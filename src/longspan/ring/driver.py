@@ -22,6 +22,13 @@ from longspan.status import StageStatus
 PING_SECONDS = 1.0
 """Pings measure the round trip and keep TCP's window from closing on an idle link."""
 
+SILENCE_SECONDS = 30.0
+"""A stage that answers no ping for so long is lost, whatever TCP says: it is stopped, asleep or cut off. Longer
+than any chunk of a prompt takes on a slow link, behind which a ping waits."""
+
+STUCK_SECONDS = 180.0
+"""The ring is lost when nothing comes back for so long although something is under way and all stages answer."""
+
 WITNESS_SECONDS = 0.25
 """How long a stage that a neighbour reports as lost may take to say itself what happened to it."""
 
@@ -59,6 +66,8 @@ class RingDriver:
         self._witnesses: set[StageClient | OwnStage] = set()
         self._sent = 0
         self._passed = 0
+        self._returned = 0
+        self._moved = 0.0
         self._over = False
 
     async def form(self) -> Capacity:
@@ -96,6 +105,8 @@ class RingDriver:
 
     def send(self, iteration: Iteration, activations: Activations) -> None:
         """Put an iteration on its way; `activations` are its token embeddings, (rows, width) float32."""
+        if self._sent == self._returned:
+            self._moved = time.perf_counter()
         self._sent += 1
         if self._own is None:
             self._outgoing.put(encode_iteration(iteration, activations, self._plan.dtype))
@@ -205,6 +216,8 @@ class RingDriver:
         for timing in result.timings:
             if 0 <= timing.stage < len(self._plan.places):
                 self._compute_seconds[timing.stage] = timing.finished - timing.started
+        self._returned += 1
+        self._moved = time.perf_counter()
         if len(self._plan.places) == 1:
             self._passed += 1
         self._on_result(result)
@@ -243,10 +256,21 @@ class RingDriver:
             self._fail_own(error)
 
     async def _ping(self) -> None:
-        while True:
+        while not self._over:
             await asyncio.sleep(PING_SECONDS)
             for client in self._clients:
-                await client.ping()
+                if client.silence() > SILENCE_SECONDS:
+                    client.mute = True
+                    self._fail(client, f"{client.name} was lost: it has not answered for {SILENCE_SECONDS:g} s")
+                else:
+                    client.ping()
+            if self._sent > self._returned and time.perf_counter() - self._moved > STUCK_SECONDS:
+                self._fail(self._clients[-1], f"nothing has come out of the ring for {STUCK_SECONDS:g} s")
+
+    @property
+    def mute(self) -> frozenset[int]:
+        """Stages that were given up because they said nothing; their processes may still be there."""
+        return frozenset(client.place.index for client in self._clients if client.mute)
 
     # ----------------------------------------------------------------------------------------------- the end
 

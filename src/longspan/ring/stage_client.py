@@ -30,18 +30,23 @@ from longspan.runtime.base import Capacity
 from longspan.status import StageStatus
 
 CONNECT_SECONDS = 10.0
+FIRST_SIGN_SECONDS = 30.0
+"""Longest time until a stage that was given layers says anything: a process that is stopped still accepts."""
+
+MOST_PINGS = 64
 LOAD_SECONDS = 900.0
 """Longest time between two signs of life of a stage that loads its layers."""
 
 
 class StageClient:
-    """The control link to one stage. state, detail: for a person."""
+    """The control link to one stage. state, detail: for a person. mute: it was given up because it said nothing."""
 
     def __init__(self, place: StagePlace, on_progress: Callable[[str], None]) -> None:
         assert place.address is not None
         self.place = place
         self.state = "missing"
         self.detail = "not connected yet"
+        self.mute = False
         self.name = f"stage {place.index} (layers {place.start}-{place.end}, {place.address[0]}:{place.address[1]})"
         self._address = place.address
         self._on_progress = on_progress
@@ -76,12 +81,15 @@ class StageClient:
         return Capacity(ready.slots, ready.cells_per_slot, ready.max_rows, ready.exact_rows)
 
     async def _await_ready(self, raw: TcpLink, assignment: Assignment) -> Ready:
+        patience = FIRST_SIGN_SECONDS
         while True:
             try:
-                async with asyncio.timeout(LOAD_SECONDS):
+                async with asyncio.timeout(patience):
                     frame = await raw.receive()
             except TimeoutError:
-                raise RingError(f"no sign of life for {LOAD_SECONDS:g} s while loading") from None
+                self.mute = True
+                raise RingError(f"no sign of life for {patience:g} s while it should load its layers") from None
+            patience = LOAD_SECONDS
             if frame.kind is Kind.PROGRESS:
                 self.detail = decode(frame, Progress).text
                 self._on_progress(f"stage {self.place.index}: {self.detail}")
@@ -100,20 +108,23 @@ class StageClient:
             frame = await self.link.receive()
             if frame.kind is not Kind.PONG:
                 return frame
-            sent = self._pings.pop(decode(frame, Ping).number, None)
+            number = decode(frame, Ping).number
+            sent = self._pings.get(number)
             if sent is not None:
                 self.link.statistics.round_trip = time.perf_counter() - sent
+            # Answers come in order: who answers this ping is past the ones before.
+            self._pings = {later: at for later, at in self._pings.items() if later > number}
 
-    async def ping(self) -> None:
-        """Ask for a sign of life. A lost link is noticed by `receive`, not here."""
+    def ping(self) -> None:
+        """Ask for a sign of life. What a full link does not take counts as asked: it is full of other questions."""
         self._ping_number += 1
-        self._pings[self._ping_number] = time.perf_counter()
-        if len(self._pings) > 64:
-            self._pings.pop(next(iter(self._pings)))
-        try:
-            await self.link.send(encode(Ping(self._ping_number)))
-        except RingError:
-            return
+        if len(self._pings) < MOST_PINGS:
+            self._pings[self._ping_number] = time.perf_counter()
+        self.link.send_at_once(encode(Ping(self._ping_number)))
+
+    def silence(self) -> float:
+        """Seconds since the oldest ping that was not answered; 0 when all are."""
+        return time.perf_counter() - next(iter(self._pings.values())) if self._pings else 0.0
 
     async def close(self) -> None:
         """Close the link."""

@@ -38,6 +38,9 @@ from longspan.runtime.base import StageRuntime
 CONNECT_SECONDS = 20.0
 """How long a stage waits for the next stage, which may still be loading its layers."""
 
+SILENCE_SECONDS = 90.0
+"""A coordinator that pinged before and has sent nothing for so long is gone, whatever TCP says."""
+
 QUEUE_FRAMES = 64
 """Iterations that a stage holds, waiting, running or on their way out, before it stops reading."""
 
@@ -75,6 +78,7 @@ class StageSession:
         self._outgoing = Outbox(self._route, lambda frame: self._sent(frame, self._outgoing.put))
         self._room = Room(QUEUE_FRAMES)
         self._readers: list[asyncio.Task[None]] = []
+        self._silence: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[LongspanError] = self._loop.create_future()
 
     @property
@@ -92,6 +96,8 @@ class StageSession:
             await self._report(error)
             return str(error)
         finally:
+            if self._silence is not None:
+                self._silence.cancel()
             tasks = (opening, writer, *self._readers)
             for task in tasks:
                 task.cancel()
@@ -206,9 +212,16 @@ class StageSession:
                 await self._room.take()
                 self._submit(frame, time.perf_counter())
             elif frame.kind is Kind.PING:
+                self._expect_pings()
                 await link.send(Frame(Kind.PONG, encode(decode(frame, Ping)).header))
             else:
                 raise ProtocolError(f"unexpected {frame.kind.name} frame from {raw.peer}")
+
+    def _expect_pings(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+        gone = RingError(f"the coordinator has sent nothing for {SILENCE_SECONDS:g} s")
+        self._silence = self._loop.call_later(SILENCE_SECONDS, self._end, gone)
 
     def _take_early(self, frame: Frame) -> bool:
         """An iteration goes straight to the worker, unless others wait for room before it."""
