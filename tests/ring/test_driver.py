@@ -617,10 +617,10 @@ async def test_a_coordinator_that_falls_silent_leaves_the_stage_to_the_next(
     loader = ScriptedLoader()
     async with stage_servers(loader) as (server,), Coordinator(ring_plan([server.port]), loader) as coordinator:
         await asyncio.sleep(0.5)
-        assert server._session is not None
+        assert _serves(server)
         monkeypatch.setattr(StageClient, "ping", lambda client: None)
         await asyncio.sleep(0.8)
-        assert server._session is None
+        assert not _serves(server)
         assert coordinator.driver._over
 
 
