@@ -10,23 +10,16 @@ it has no clock and no random numbers, and calls nobody.
 from __future__ import annotations
 
 import bisect
-import math
 from collections import deque
 from operator import attrgetter
 from typing import NamedTuple
 
 from longspan.errors import ProtocolError
 from longspan.schedule.admission import Admission
+from longspan.schedule.decoding import Decoding
 from longspan.schedule.events import Event, FailureKind, FinishReason, TokensCommitted
 from longspan.schedule.filling import Filling, Prompt
-from longspan.schedule.geometry import (
-    NO_ROWS,
-    ExactShape,
-    Geometry,
-    decode_shape,
-    join_geometry,
-    window_shape,
-)
+from longspan.schedule.geometry import NO_ROWS, ExactShape, Geometry, join_geometry
 from longspan.schedule.limits import Limits
 from longspan.schedule.outcome import SpanFault, outcomes
 from longspan.schedule.pacing import NOTHING_JOINED, Joining, Pacing
@@ -71,6 +64,7 @@ class Planner:
         self.last_completed: PlanRecord | None = None
         self._roster = Roster(limits, self.policy)
         self._admission = Admission(self._roster)
+        self._decoding = Decoding(self._roster, self._admission, speculator)
         self._filling = Filling(self._roster, self._admission)
         self._pacing = Pacing(self.policy)
         self._counters = Counters()
@@ -123,8 +117,7 @@ class Planner:
         streams = len(self._roster.decoding)
         prompt = self._filling.next_prompt() if self._filling.wanted else None
         prefill = self._prefill_before_decode(prompt, now) if prompt is not None else []
-        slots = self._decode_slots() if not prefill else []
-        spans, exact = self._decode_spans(slots, now) if not prefill else ([], NO_ROWS)
+        spans, exact = self._decoding.spans(now) if not prefill else ([], NO_ROWS)
         if self.limits.pooled and not prefill:
             # Making room for decode rows may have taken the prompt's place away, or made one.
             prompt = self._filling.next_prompt() if self._filling.wanted else None
@@ -185,50 +178,6 @@ class Planner:
     def take_events(self) -> list[Event]:
         """Events that no call has returned yet."""
         return self._roster.take_events()
-
-    def _decode_slots(self) -> list[int]:
-        """Slots whose decode row goes out now: all that are ready, as far as the lane and the limits reach."""
-        ready = self._roster.ready
-        slots: list[int] = []
-        while len(ready) and not slots:
-            slots = ready.take(min(self._share, self.limits.free_rows))
-            if self.limits.pooled:
-                slots = self._admission.make_room(slots)  # in need, those that were taken are preempted
-        return slots
-
-    @property
-    def _share(self) -> int:
-        """Sequences that decode in one iteration when all lanes are filled alike."""
-        return math.ceil(len(self._roster.decoding) / self.policy.lanes)
-
-    def _decode_spans(self, slots: list[int], now: float) -> tuple[list[Span], ExactShape]:
-        """One row on each of the slots, or windows where there is speculation, and their shape."""
-        owners = self._roster.slots.owners
-        if self._speculator is not None:
-            return self._windows(self._speculator, slots, now)
-        spans = [owner.decode_span() for slot in slots if (owner := owners[slot]) is not None]
-        return spans, decode_shape(slots, [span.start for span in spans])
-
-    def _windows(self, speculator: Speculator, slots: list[int], now: float) -> tuple[list[Span], ExactShape]:
-        """Windows of the sequences on `slots`, and windows on a guess of others that have some in flight."""
-        roster = self._roster
-        decoding = roster.decoding.values()
-        if not decoding:
-            return [], NO_ROWS
-        taken = set(slots)
-        ready = [sequence.tail for sequence in decoding if sequence.slot in taken]
-        running = [
-            sequence.tail
-            for sequence in decoding
-            if sequence.slot not in taken and sequence.slot not in roster.ready
-        ]
-        history = sum([len(sequence.tokens) for sequence in decoding]) / len(decoding)
-        speculator.refresh(len(decoding), self._share, history, now)
-        # A pool of cells is shared out row by row, so there nobody may run ahead on a guess.
-        rows = len(ready) if self.limits.pooled else self.limits.free_rows
-        spans = speculator.deal(ready, running, rows, self._share, now)
-        spans.sort(key=_SLOT)
-        return spans, window_shape(spans)
 
     def decode_seconds(self, rows: int, history: float) -> float:
         """Predicted seconds of the slowest stage for one window of `rows` rows; 0 before anything was measured."""
