@@ -56,7 +56,7 @@ def chat(
     max_tokens
         Most tokens of one answer (default: what is left of the context).
     """
-    options = engine.options(model)
+    options = engine.options(model, slots=2)  # the turn before stays, to go on from
     with asyncio.Runner() as runner, contextlib.ExitStack() as stack:
         session = running_engine(options)
         running = runner.run(session.__aenter__())

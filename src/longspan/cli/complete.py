@@ -78,7 +78,7 @@ def complete(
     """
     if sum(given is not None for given in (prompt, file, batch)) > 1:
         raise UsageError("--prompt, --file and --batch each say what to continue; give one of them.")
-    options = engine.options(model)
+    options = engine.options(model, slots=1 if batch is None else 8)
     if batch is not None:
         return asyncio.run(_batch(options, batch, output, sampling.keywords(max_tokens), chat=chat))
     if output != STANDARD:

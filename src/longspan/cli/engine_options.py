@@ -46,7 +46,10 @@ class EngineArguments:
     activation_dtype: Annotated[
         Literal["float32", "float16"], Parameter(group=RING, help="How activations travel between stages.")
     ] = "float32"
-    slots: Annotated[AtLeastOne, Parameter(group=RUNTIME, help="Requests that run at once.")] = 8
+    slots: Annotated[
+        AtLeastOne | None,
+        Parameter(group=RUNTIME, help="Requests that run at once (default: 8, or what the command needs)."),
+    ] = None
     context: Annotated[
         AtLeastOne | None,
         Parameter(
@@ -91,8 +94,11 @@ class EngineArguments:
         Parameter(group=RING, validator=Number(gte=0), help="How long running requests wait for a lost stage."),
     ] = 30.0
 
-    def options(self, model: str) -> EngineOptions:
-        """These arguments for one model. Raises UsageError when two of them contradict each other."""
+    def options(self, model: str, *, slots: int = 8) -> EngineOptions:
+        """These arguments for one model, with so many slots unless they say. Each slot takes memory for a context.
+
+        Raises UsageError when two of them contradict each other.
+        """
         from longspan.engine import EngineOptions
 
         if self.ring is not None and self.stages != 1:
@@ -105,7 +111,7 @@ class EngineArguments:
             ring=addresses,
             hold_first_stage=self.hold_first_stage,
             link_delay_ms=self.link_delay,
-            slots=self.slots,
+            slots=self.slots or slots,
             context=self.context,
             threads=self.threads,
             activation_dtype=self.activation_dtype,
