@@ -91,6 +91,19 @@ MEASUREMENTS: tuple[Measurement, ...] = (
         ),
     ),
     Measurement(
+        "api",
+        "longspan bench api --json",
+        (
+            Figure("what the API adds to a token, 1 stream", ("rows", "streams=1", "added_ms"), "{:.2f} ms"),
+            Figure(
+                "throughput over the API at 32 streams, against the engine called directly",
+                ("rows", "streams=32", "throughput_ratio"),
+                "{:.2f} ×",
+                ("rows", "streams=32", "noise"),
+            ),
+        ),
+    ),
+    Measurement(
         "planner",
         "longspan bench planner --json",
         (

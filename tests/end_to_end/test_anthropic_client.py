@@ -12,12 +12,14 @@ from anthropic.types import MessageParam
 
 MODEL = "default"
 QUESTION = "Why is the sky blue?"
+GREEDY = {"temperature": 0}
+"""Newer versions of the client have no argument for it."""
 
 
 @pytest.fixture
 def claude(served_demo: str) -> Iterator[anthropic.Anthropic]:
     """Without retries: a test wants to see the first answer."""
-    with anthropic.Anthropic(base_url=served_demo, api_key="none", max_retries=0, timeout=60) as client:
+    with anthropic.Anthropic(base_url=served_demo, api_key="none", max_retries=0, timeout=180) as client:
         yield client
 
 
@@ -32,7 +34,7 @@ def text_of(message: anthropic.types.Message) -> str:
 
 
 def ask(client: anthropic.Anthropic, text: str = QUESTION, max_tokens: int = 24) -> anthropic.types.Message:
-    return client.messages.create(model=MODEL, messages=messages(text), max_tokens=max_tokens, temperature=0)
+    return client.messages.create(model=MODEL, messages=messages(text), max_tokens=max_tokens, extra_body=GREEDY)
 
 
 def test_a_message_is_the_answer_of_the_other_api(claude: anthropic.Anthropic, client: openai.OpenAI) -> None:
@@ -50,7 +52,7 @@ def test_a_message_is_the_answer_of_the_other_api(claude: anthropic.Anthropic, c
 
 def test_a_stream_is_the_same_message(claude: anthropic.Anthropic) -> None:
     whole = ask(claude)
-    with claude.messages.stream(model=MODEL, messages=messages(), max_tokens=24, temperature=0) as stream:
+    with claude.messages.stream(model=MODEL, messages=messages(), max_tokens=24, extra_body=GREEDY) as stream:
         pieces = list(stream.text_stream)
         final = stream.get_final_message()
     assert "".join(pieces) == text_of(whole) == text_of(final)
@@ -59,8 +61,8 @@ def test_a_stream_is_the_same_message(claude: anthropic.Anthropic) -> None:
 
 
 async def test_without_waiting(served_demo: str, claude: anthropic.Anthropic) -> None:
-    async with anthropic.AsyncAnthropic(base_url=served_demo, api_key="none", timeout=60) as client:
-        message = await client.messages.create(model=MODEL, messages=messages(), max_tokens=8, temperature=0)
+    async with anthropic.AsyncAnthropic(base_url=served_demo, api_key="none", timeout=180) as client:
+        message = await client.messages.create(model=MODEL, messages=messages(), max_tokens=8, extra_body=GREEDY)
     assert text_of(message) == text_of(ask(claude, max_tokens=8))
 
 
@@ -69,7 +71,7 @@ def test_stop_sequences(claude: anthropic.Anthropic) -> None:
     space = text.index(" ", len(text) // 2)
     stop = text[space - 2 : space + 3]
     message = claude.messages.create(
-        model=MODEL, messages=messages(), max_tokens=24, temperature=0, stop_sequences=["never said", stop]
+        model=MODEL, messages=messages(), max_tokens=24, extra_body=GREEDY, stop_sequences=["never said", stop]
     )
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", stop)
     assert text_of(message) == text[: text.index(stop)]
@@ -78,7 +80,9 @@ def test_stop_sequences(claude: anthropic.Anthropic) -> None:
 
 def test_a_system_prompt_and_a_beginning(claude: anthropic.Anthropic) -> None:
     begun: list[MessageParam] = [*messages(), {"role": "assistant", "content": "The sky is"}]
-    message = claude.messages.create(model=MODEL, messages=begun, max_tokens=8, temperature=0, system="Be brief.")
+    message = claude.messages.create(
+        model=MODEL, messages=begun, max_tokens=8, extra_body=GREEDY, system="Be brief."
+    )
     assert text_of(message).startswith(" ")
     plain = claude.messages.count_tokens(model=MODEL, messages=messages())
     more = claude.messages.count_tokens(model=MODEL, messages=messages(), system="Be brief.")
@@ -92,9 +96,12 @@ def test_errors_are_the_clients_own(claude: anthropic.Anthropic, served_demo: st
     with pytest.raises(anthropic.BadRequestError, match="maximum context length") as refused:
         claude.messages.create(model=MODEL, messages=messages(), max_tokens=5000)
     assert refused.value.request_id
-    image = {"type": "image", "source": {"type": "url", "url": "https://x.example/a.png"}}
+    picture: MessageParam = {
+        "role": "user",
+        "content": [{"type": "image", "source": {"type": "url", "url": "https://x.example/a.png"}}],
+    }
     with pytest.raises(anthropic.BadRequestError, match="text only"):
-        claude.messages.create(model=MODEL, messages=[{"role": "user", "content": [image]}], max_tokens=8)  # type: ignore[list-item]
+        claude.messages.create(model=MODEL, messages=[picture], max_tokens=8)
     assert httpx.get(f"{served_demo}/health").status_code == 200
 
 

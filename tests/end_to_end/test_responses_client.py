@@ -65,10 +65,8 @@ def test_log_probabilities(client: openai.OpenAI) -> None:
         top_logprobs=2,
         include=["message.output_text.logprobs"],
     )
-    part = response.output[0].content[0]  # type: ignore[union-attr]
-    assert part.type == "output_text"
-    assert part.logprobs is not None
-    assert [len(entry.top_logprobs) for entry in part.logprobs] == [2] * 4
+    (entries,) = [part["logprobs"] for part in response.output[0].to_dict()["content"]]  # type: ignore[attr-defined]
+    assert [len(entry["top_logprobs"]) for entry in entries] == [2] * 4
 
 
 def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:

@@ -7,6 +7,8 @@ import contextlib
 import signal
 from collections.abc import Coroutine
 
+import uvloop
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -41,4 +43,4 @@ def run_until_stopped(work: Coroutine[object, object, None]) -> None:
                 loop.remove_signal_handler(number)
 
     with contextlib.closing(work):
-        asyncio.run(watched())
+        uvloop.run(watched())

@@ -30,8 +30,6 @@ from longspan.status import EngineStatistics, Readiness, RingStatus
 
 _T = TypeVar("_T")
 
-_JOIN_SECONDS = 0.005
-
 
 @dataclasses.dataclass(frozen=True)
 class ServedModel:
@@ -63,6 +61,7 @@ class Engine:
         self._source: ModelSource | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._model: ServedModel | None = None
         self._most_outstanding = 0
         self._longest = 0
@@ -109,9 +108,9 @@ class Engine:
             thread, self._thread = self._thread, None
             if loop is not None and thread is not None:
                 loop.call_soon_threadsafe(loop.stop)
-                # Not on another thread: at the interpreter's end no thread can be started any more.
-                while thread.is_alive():
-                    await asyncio.sleep(_JOIN_SECONDS)
+                # Not joined on another thread: at the interpreter's end none can be started any more.
+                await asyncio.wrap_future(self._ended)
+                thread.join()
 
     def submit(self, request: GenerationRequest) -> RequestStream:
         """Start a request; its stream belongs to the running event loop.
@@ -200,6 +199,7 @@ class Engine:
 
     def _start_thread(self) -> None:
         loop = uvloop.new_event_loop()
+        ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         def run() -> None:
             asyncio.set_event_loop(loop)
@@ -208,8 +208,10 @@ class Engine:
             finally:
                 loop.run_until_complete(loop.shutdown_asyncgens())
                 loop.close()
+                ended.set_result(None)
 
         self._loop = loop
+        self._ended = ended
         self._thread = threading.Thread(target=run, name="longspan-engine", daemon=True)
         self._thread.start()
 

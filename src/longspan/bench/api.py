@@ -1,0 +1,185 @@
+"""What the API adds to a token, against the engine called directly: one engine, asked both ways in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+
+from longspan.bench.paired import paired
+from longspan.bench.prompts import prompt_of_length
+from longspan.bench.stream_client import StreamOrder, StreamTimes
+from longspan.engine import Engine, EngineOptions
+from longspan.errors import LongspanError
+from longspan.request import GenerationRequest
+from longspan.server import create_app, serve
+
+PROMPT_TOKENS = 16
+CELLS = 256
+
+
+class ApiRow(msgspec.Struct, frozen=True):
+    """One number of streams at the same time; medians over rounds of A B B A.
+
+    token_ms, direct_token_ms: time between two tokens of a stream. added_ms: their difference within a round.
+    first_token_ms, direct_first_token_ms: from asking to the first token, of the streams' median.
+    tokens_per_second, direct_tokens_per_second: all streams together, from asking to the last end.
+    throughput_ratio: of the API over direct, within a round. noise: relative spread of the throughput of one arm
+    within a round.
+    """
+
+    streams: int
+    token_ms: float
+    direct_token_ms: float
+    added_ms: float
+    first_token_ms: float
+    direct_first_token_ms: float
+    tokens_per_second: float
+    direct_tokens_per_second: float
+    throughput_ratio: float
+    noise: float
+
+
+class ApiFigures(msgspec.Struct, frozen=True):
+    """Results of `longspan bench api`."""
+
+    rows: tuple[ApiRow, ...]
+    tokens: int
+    rounds: int
+    threads: int
+
+
+class _Run(msgspec.Struct, frozen=True):
+    """One arm, once. token, first: seconds. rate: tokens a second."""
+
+    token: float
+    first: float
+    rate: float
+
+
+async def bench_api(
+    model: str, *, streams: Sequence[int], tokens: int, rounds: int, threads: int, report: Callable[[str], None]
+) -> ApiFigures:
+    """Measure every number of streams. Without speculation: each token is an event of its own."""
+    engine = Engine(EngineOptions(model, slots=max(streams), context=CELLS, threads=threads, proposer="none"))
+    report("starting the engine")
+    await engine.start()
+    try:
+        vocabulary = engine.model.description.vocabulary
+        prompts = [prompt_of_length(vocabulary, PROMPT_TOKENS, seed) for seed in range(max(streams))]
+        async with _served(engine) as (host, port), _client() as client:
+            rows = []
+            for count in streams:
+                order = StreamOrder(host, port, tuple(prompts[:count]), tokens)
+                rows.append(await _row(engine, client, order, rounds, report))
+    finally:
+        await engine.stop()
+    return ApiFigures(tuple(rows), tokens, rounds, threads)
+
+
+async def _row(
+    engine: Engine, client: _Client, order: StreamOrder, rounds: int, report: Callable[[str], None]
+) -> ApiRow:
+    report(f"{len(order.prompts)} streams: warm-up")
+    await client.run(order)
+    await _direct(engine, order)
+    api: list[_Run] = []
+    direct: list[_Run] = []
+    for number in range(rounds):
+        report(f"{len(order.prompts)} streams: round {number + 1} of {rounds}")
+        api.append(await client.run(order))
+        direct.append(await _direct(engine, order))
+        direct.append(await _direct(engine, order))
+        api.append(await client.run(order))
+    rates = paired([run.rate for run in api], [run.rate for run in direct])
+    # Two runs of each arm in a round.
+    added = [
+        sum(run.token for run in api[first : first + 2]) / 2
+        - sum(run.token for run in direct[first : first + 2]) / 2
+        for first in range(0, len(api), 2)
+    ]
+    return ApiRow(
+        streams=len(order.prompts),
+        token_ms=1000 * statistics.median(run.token for run in api),
+        direct_token_ms=1000 * statistics.median(run.token for run in direct),
+        added_ms=1000 * statistics.median(added),
+        first_token_ms=1000 * statistics.median(run.first for run in api),
+        direct_first_token_ms=1000 * statistics.median(run.first for run in direct),
+        tokens_per_second=statistics.median(rates.a),
+        direct_tokens_per_second=statistics.median(rates.b),
+        throughput_ratio=rates.ratio,
+        noise=rates.noise,
+    )
+
+
+async def _direct(engine: Engine, order: StreamOrder) -> _Run:
+    async def follow(prompt: tuple[int, ...]) -> tuple[float, float, float]:
+        asked = time.perf_counter()
+        first = last = 0.0
+        async for _ in engine.submit(GenerationRequest(prompt, order.tokens, ignore_eos=True)):
+            last = time.perf_counter()
+            first = first or last
+        return asked, first, last
+
+    asked, first, last = zip(*await asyncio.gather(*map(follow, order.prompts)), strict=True)
+    return _run_of(StreamTimes(asked, first, last), order.tokens)
+
+
+def _run_of(times: StreamTimes, tokens: int) -> _Run:
+    gaps = [(last - first) / (tokens - 1) for first, last in zip(times.first, times.last, strict=True)]
+    waits = [first - asked for asked, first in zip(times.asked, times.first, strict=True)]
+    seconds = max(times.last) - min(times.asked)
+    return _Run(statistics.mean(gaps), statistics.median(waits), tokens * len(gaps) / seconds)
+
+
+class _Client:
+    """The client's process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def run(self, order: StreamOrder) -> _Run:
+        """Have an order carried out. Raises LongspanError when the client ended instead."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+        line = await self._process.stdout.readline()
+        if not line:
+            raise LongspanError(f"the client ended with exit code {await self._process.wait()}; see above")
+        return _run_of(msgspec.json.decode(line, type=StreamTimes), order.tokens)
+
+
+@contextlib.asynccontextmanager
+async def _client() -> AsyncIterator[_Client]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "longspan.bench.stream_client",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=1 << 20,
+    )
+    try:
+        yield _Client(process)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def _served(engine: Engine) -> AsyncIterator[tuple[str, int]]:
+    """The engine behind HTTP, on this loop, as `longspan serve` does it."""
+    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(create_app(engine), "127.0.0.1", 0, on_listening=listening.set_result))
+    try:
+        host, _, port = (await listening).removeprefix("http://").rpartition(":")
+        yield host, int(port)
+    finally:
+        serving.cancel()
+        await asyncio.wait((serving,))
