@@ -15,7 +15,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     sampling: as given by the user; the engine fills in `prompt_length` and, when `seed` is None, a random seed.
     stop: strings that end the answer (they are not part of it, unless `include_stop`).
     stop_token_ids: tokens that end the answer besides the model's own end tokens.
-    ignore_eos: go on past the model's end tokens.
+    ignore_eos: go on past the model's end tokens. write_special: control tokens are part of the text.
     cache_salt: the prompt's KV is shared only with requests of the same salt.
     priority: lower runs first; 0 is normal. deadline: seconds after arrival at which a WAITING request times out.
     """
@@ -28,6 +28,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     include_stop: bool = False
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    write_special: bool = False
     priority: int = 0
     deadline: float | None = None
     cache_salt: str = ""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from longspan.errors import LongspanError
 from longspan.model.chat_template import ChatTemplate
+from longspan.model.grammar import GrammarVocabulary
 from longspan.model.tokenizer import Tokenizer
 from longspan.request import GenerationRequest, Piece, Timings
 from longspan.schedule.guard import GuardState
@@ -36,6 +38,10 @@ class Model:
     root: str = "models/tiny.gguf"
     created: int = 1_700_000_000
     context_length: int = CONTEXT
+
+    @functools.cached_property
+    def grammars(self) -> GrammarVocabulary:
+        return GrammarVocabulary(self.tokenizer)
 
 
 class ScriptedStream:

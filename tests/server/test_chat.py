@@ -314,7 +314,8 @@ def test_roles(client: httpx.Client, engine: ScriptedEngine) -> None:
     chat(client, messages=messages)
     assert prompt_text(engine) == (
         "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
-        "<|im_start|>assistant\nhello<|im_end|>\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>assistant\nhello<|im_end|>\n<|im_start|>user\n"
+        "<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
 
 

@@ -33,6 +33,19 @@ def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
 
 
 UNKNOWN, UNSUPPORTED, INVALID = "unknown_parameter", "unsupported_parameter", "invalid_value"
+UNHONOURABLE, MISSING = "unsupported_grammar", "missing_required_parameter"
+SCHEMA = "response_format.json_schema.schema"
+
+
+def tool(**fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", **fields}}
+
+
+def schema_format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+TOOL = tool()
 
 
 @pytest.mark.parametrize(
@@ -86,10 +99,37 @@ UNKNOWN, UNSUPPORTED, INVALID = "unknown_parameter", "unsupported_parameter", "i
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", None),
         ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self", None),
         ({"reasoning_effort": "high"}, "reasoning_effort", UNSUPPORTED),
-        ({"tools": [{"type": "function"}]}, "tools", UNSUPPORTED),
-        ({"tool_choice": "required"}, "tool_choice", UNSUPPORTED),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
+        ({"tools": [{"type": "web_search", "function": {"name": "f"}}]}, "tools[0].type", INVALID),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", INVALID),
+        ({"tools": [TOOL, TOOL]}, "tools", None),
+        ({"tools": [tool(parameters={"type": "string"})]}, "tools[0].function.parameters", None),
+        ({"tools": [tool(parameters={"not": {}})], "tool_choice": "required"}, "tools", UNHONOURABLE),
+        ({"tools": [tool(parameters={"not": {}}, strict=True)]}, "tools", UNHONOURABLE),
+        ({"tool_choice": "required"}, "tool_choice", None),
+        ({"tool_choice": "sometimes", "tools": [TOOL]}, "tool_choice", INVALID),
+        ({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [TOOL]}, "tool_choice", None),
         ({"functions": [{}]}, "functions", UNSUPPORTED),
-        ({"response_format": {"type": "json_object"}}, "response_format", UNSUPPORTED),
+        ({"response_format": {"type": "xml"}}, "response_format.type", INVALID),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", MISSING),
+        ({"response_format": {"type": "text", "json_schema": {"name": "a"}}}, "response_format.json_schema", None),
+        ({"response_format": schema_format(None)}, "response_format.json_schema.schema", MISSING),
+        ({"response_format": schema_format({"uniqueItems": True})}, SCHEMA, UNHONOURABLE),
+        ({"response_format": schema_format({"$ref": "#/nowhere"})}, SCHEMA, UNHONOURABLE),
+        ({"response_format": schema_format({"type": "number"}), "guided_regex": "a"}, "guided_regex", None),
+        ({"guided_json": "{"}, "guided_json", UNHONOURABLE),
+        ({"guided_json": "7"}, "guided_json", UNHONOURABLE),
+        ({"guided_regex": "("}, "guided_regex", UNHONOURABLE),
+        ({"guided_choice": []}, "guided_choice", INVALID),
+        ({"guided_grammar": "garbage ((("}, "guided_grammar", UNHONOURABLE),
+        ({"structured_outputs": {}}, "structured_outputs", None),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice", None),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", UNKNOWN),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": True}},
+            "structured_outputs.whitespace_pattern",
+            None,
+        ),
         ({"modalities": ["audio"]}, "modalities", UNSUPPORTED),
         ({"audio": {}}, "audio", UNSUPPORTED),
         ({"prediction": {}}, "prediction", UNSUPPORTED),
@@ -98,7 +138,6 @@ UNKNOWN, UNSUPPORTED, INVALID = "unknown_parameter", "unsupported_parameter", "i
         ({"service_tier": "flex"}, "service_tier", UNSUPPORTED),
         ({"best_of": 2}, "best_of", UNSUPPORTED),
         ({"prompt_logprobs": 1}, "prompt_logprobs", UNSUPPORTED),
-        ({"skip_special_tokens": False}, "skip_special_tokens", UNSUPPORTED),
         ({"cache_salt": ""}, "cache_salt", INVALID),
         ({"echo": True}, "echo", UNSUPPORTED),
     ],
@@ -142,8 +181,8 @@ def test_content_parts(client: httpx.Client, part: dict[str, Any], param: str) -
             "tool_calls",
         ),
         (
-            {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]},
-            "tool_calls",
+            {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{"}}]},
+            "function.arguments",
         ),
     ],
 )

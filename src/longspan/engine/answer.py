@@ -28,7 +28,7 @@ class Answer:
         self.stream = stream
         self.cached_tokens = 0
         self._end_tokens = end_tokens
-        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._detokenizer = IncrementalDetokenizer(tokenizer, special=request.write_special)
         self._matcher = StopMatcher(request.stop, include_stop=request.include_stop)
         self._figures = _Figures(arrival=now)
 

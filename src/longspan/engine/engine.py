@@ -21,6 +21,7 @@ from longspan.errors import ContextLengthError, QueueFullError, RequestError, Ri
 from longspan.llamacpp.library import load_library
 from longspan.model.chat_template import ChatTemplate
 from longspan.model.description import ModelDescription
+from longspan.model.grammar import GrammarVocabulary
 from longspan.model.reference import resolve
 from longspan.model.source import ModelSource
 from longspan.model.tokenizer import Tokenizer
@@ -36,7 +37,7 @@ class ServedModel:
     """The model that an engine serves.
 
     id: what requests call it. root: the reference it came from. created: Unix seconds when serving began.
-    context_length: positions of a slot, prompt and answer together.
+    context_length: positions of a slot, prompt and answer together. grammars: checks what an answer shall follow.
     """
 
     id: str
@@ -46,6 +47,7 @@ class ServedModel:
     description: ModelDescription
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    grammars: GrammarVocabulary
 
 
 class Engine:
@@ -95,6 +97,7 @@ class Engine:
             description,
             tokenizer,
             _chat_template(self._source, tokenizer),
+            GrammarVocabulary(tokenizer),
         )
 
     async def stop(self) -> None:
@@ -143,6 +146,8 @@ class Engine:
         """Refuse what would fail on a stage, where it would take the ring with it."""
         vocabulary = self.model.description.vocabulary
         check(request.sampling, vocabulary)
+        if request.sampling.grammar:
+            self.model.grammars.check(request.sampling.grammar, "grammar")
         for name in ("prompt", "stop_token_ids"):
             for token in getattr(request, name):
                 if not 0 <= token < vocabulary:

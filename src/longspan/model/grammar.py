@@ -87,6 +87,13 @@ def written_grammar(text: str) -> str:
         raise RequestError(f"the grammar is neither Lark nor GBNF: {error}") from None
 
 
+def grammar_within(rules: str, name: str, grammar: str) -> str:
+    """The grammar of Lark rules in which `@name` stands for another grammar."""
+    parts = json.loads(grammar)["grammars"] if grammar.startswith("{") else [{"lark_grammar": grammar}]
+    parts = [{**parts[0], "name": name}, *parts[1:]]
+    return json.dumps({"grammars": [{"lark_grammar": rules}, *parts]})
+
+
 class Matcher:
     """Follows answers along one grammar; not for several threads at once.
 
@@ -159,7 +166,7 @@ class GrammarVocabulary:
     def check(self, grammar: str, param: str) -> None:
         """Raise RequestError, naming `param`, for a grammar that cannot be honoured."""
         if (size := len(grammar.encode("utf-8", "replace"))) > MAX_GRAMMAR_BYTES:
-            raise RequestError(f"`{param}` has {size} bytes; at most {MAX_GRAMMAR_BYTES} are possible.", param=param)
+            raise RequestError(f"`{param}` has {size} bytes, at most {MAX_GRAMMAR_BYTES} are possible", param=param)
         try:
             allowed = self.matcher(grammar).allowed(())
         except GrammarError as error:

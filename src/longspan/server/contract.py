@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
+from longspan.model.grammar import GrammarVocabulary
 from longspan.model.tokenizer import Tokenizer
 from longspan.request import GenerationRequest, Piece, Timings
 from longspan.status import EngineStatistics, Readiness, RingStatus
@@ -60,6 +61,9 @@ class ServedModel(Protocol):
 
     @property
     def chat_template(self) -> Template | None: ...
+
+    @property
+    def grammars(self) -> GrammarVocabulary: ...
 
 
 class ServingEngine(Protocol):

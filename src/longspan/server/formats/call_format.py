@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -36,11 +36,13 @@ class CallFormat(abc.ABC):
     """One family of templates.
 
     id_length: characters of a call's id; some templates insist on theirs. arguments_key: what comes after the name.
+    marks: what must be in the text for a call to be found.
     """
 
     id_length = 24
 
     arguments_key = "arguments"
+    marks: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def reader(self, names: frozenset[str], most: int) -> CallReader:
@@ -54,12 +56,22 @@ class CallFormat(abc.ABC):
     def free(self, tokenizer: Tokenizer, most: int) -> str:
         """Lark's rules for `start`: text without a call, or text and then calls; `call` stands for an object."""
 
-    def grammar(self, tools: Sequence[ToolSignature], tokenizer: Tokenizer, *, must_call: bool, most: int) -> str:
+    def grammar(
+        self,
+        tools: Sequence[ToolSignature],
+        tokenizer: Tokenizer,
+        *,
+        most: int,
+        otherwise: Literal["nothing", "text", "@form"],
+    ) -> str:
         """The Lark grammar of answers whose calls have valid arguments.
 
-        must_call: at least one call and nothing else; else text and calls as the model likes.
+        most: calls. otherwise: what the answer may be instead of calls; before calls there may be text only if text
+        may also come instead of them.
         """
-        start = f"start: {self.calls(tokenizer, most)}" if must_call else self.free(tokenizer, most)
+        calls = self.calls(tokenizer, most)
+        start = {"nothing": f"start: {calls}", "@form": f"start: {calls} | @form"}.get(otherwise)
+        start = start or self.free(tokenizer, most)
         rules = [start, "call: " + " | ".join(f"call_{index}" for index in range(len(tools)))]
         for index, tool in enumerate(tools):
             head = f'{{"name": {json.dumps(tool.name)}, "{self.arguments_key}": '
@@ -71,6 +83,8 @@ class CallFormat(abc.ABC):
 class HermesCalls(CallFormat):
     """`<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen, and models that know no tools at all."""
 
+    marks = ("<tool_call>", "</tool_call>")
+
     def reader(self, names: frozenset[str], most: int) -> CallReader:
         return MarkedCalls(names, most, "<tool_call>", "</tool_call>")
 
@@ -81,7 +95,7 @@ class HermesCalls(CallFormat):
 
     def free(self, tokenizer: Tokenizer, most: int) -> str:
         end = mark("</tool_call>", tokenizer)
-        first = f'BEFORE "\\n" call "\\n" {end}'
+        first = f'before "\\n" call "\\n" {end}'
         more = (
             f' ("\\n" {mark("<tool_call>", tokenizer)} "\\n" call "\\n" {end}){{0,{most - 1}}}' if most > 1 else ""
         )
@@ -92,6 +106,7 @@ class MistralCalls(CallFormat):
     """`[TOOL_CALLS] [{"name": …, "arguments": …}, …]`."""
 
     id_length = 9
+    marks = ("[TOOL_CALLS]",)
 
     def reader(self, names: frozenset[str], most: int) -> CallReader:
         return ListedCalls(names, most, "[TOOL_CALLS]")
@@ -104,7 +119,7 @@ class MistralCalls(CallFormat):
         if begin.startswith("<["):
             # A control token is no text, so text of any kind cannot hold it.
             return f"start: TEXT? | TEXT? {begin} {self._list(most)}\nTEXT: /(?s:.+)/"
-        return f"start: PLAIN | BEFORE {self._list(most)}\n{_parted('[TOOL_CALLS]')}"
+        return f"start: PLAIN | before {self._list(most)}\n{_parted('[TOOL_CALLS]')}"
 
     def _list(self, most: int) -> str:
         return '" "? "[" call ' + (f'(", " call){{0,{most - 1}}} ' if most > 1 else "") + '"]"'
@@ -143,16 +158,20 @@ def call_format(template: str) -> tuple[CallFormat, bool]:
 
 def mark(text: str, tokenizer: Tokenizer) -> str:
     """A mark as a Lark symbol: its token where it is a control token, which no text can stand for."""
+    token = control_token(text, tokenizer)
+    return lark_text(text) if token is None else f"<[{token}]>"
+
+
+def control_token(text: str, tokenizer: Tokenizer) -> int | None:
+    """The control token of this name, which is no part of an answer's text unless it is asked for."""
     tokens = tokenizer.encode(text, add_special=False, parse_special=True)
-    if len(tokens) == 1 and not tokenizer.visible_piece(tokens[0]):
-        return f"<[{tokens[0]}]>"
-    return lark_text(text)
+    return tokens[0] if len(tokens) == 1 and not tokenizer.visible_piece(tokens[0]) else None
 
 
 def _parted(begin: str) -> str:
     """Text that ends with the mark, and text without it."""
-    escaped = "".join(f"\\{character}" if character in "[]/<>|" else character for character in begin)
-    return f"BEFORE[lazy]: /(?s:.*){escaped}/\nPLAIN: /(?s:.*)/ & ~/(?s:.*){escaped}(?s:.*)/"
+    escaped = "".join(f"\\{character}" if character in "[]/|" else character for character in begin)
+    return f"before[lazy]: /(?s:.*){escaped}/\nPLAIN: /(?s:.*)/ & ~/(?s:.*){escaped}(?s:.*)/"
 
 
 def _object_schema(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -48,11 +48,14 @@ class AnswerHead(msgspec.Struct, frozen=True):
         each = self.choices // len(self.prompts)
         return usage(sum(map(len, self.prompts)), generated, sum(cached[::each]))
 
-    def says_something(self, piece: Piece) -> bool:
-        """Whether a piece is worth an event: one whose text is held back may have nothing to tell."""
-        return bool(piece.text or piece.finish_reason or self.wants_logprobs or self.wants_token_ids) or (
-            self.continuous_usage
-        )
+    def says_something(self, piece: Piece, *, text: bool = True) -> bool:
+        """Whether a piece is worth an event: one whose text is held back may have nothing to tell.
+
+        text: whether its text alone makes it worth one.
+        """
+        if text and piece.text:
+            return True
+        return bool(piece.finish_reason or self.wants_logprobs or self.wants_token_ids or self.continuous_usage)
 
 
 def answer_head(

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from longspan.request import Piece
 from longspan.server.answers import Answers
+from longspan.server.formats.deltas import CallArguments, CallBegins, Content, Delta, Reasoning
 from longspan.server.openai.answer_head import AnswerHead
+from longspan.server.openai.chat_format import ChatFormat
 from longspan.server.openai.logprobs import ChatLogprobs, TokenEntry, chat_entries
 from longspan.server.openai.usage import AnswerMetrics, Usage, answer_metrics
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
-    """What the assistant said."""
+class CalledFunction(msgspec.Struct, frozen=True):
+    """arguments: JSON text, in a chunk a part of it. name: in a stream only where the call begins."""
 
-    content: str
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class MessageCall(msgspec.Struct, frozen=True):
+    """A call of a tool."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """What the assistant said. content: null beside calls, if there is no text."""
+
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[MessageCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -46,11 +65,22 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     metrics: AnswerMetrics | UnsetType | None = UNSET
 
 
+class DeltaCall(msgspec.Struct, frozen=True):
+    """What a chunk adds to a call. id and type: where the call begins."""
+
+    index: int
+    function: CalledFunction
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
 class ChatDelta(msgspec.Struct, frozen=True):
     """What a chunk adds to the message."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[DeltaCall] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct, frozen=True):
@@ -76,15 +106,15 @@ class ChatChunk(msgspec.Struct, frozen=True):
     metrics: AnswerMetrics | UnsetType | None = UNSET
 
 
-async def whole_chat(head: AnswerHead, answers: Answers) -> bytes:
+async def whole_chat(head: AnswerHead, form: ChatFormat, answers: Answers) -> bytes:
     """Wait for every choice; the JSON of the answer."""
-    texts: list[list[str]] = [[] for _ in range(head.choices)]
+    messages = [_Message(form) for _ in range(head.choices)]
     entries: list[list[TokenEntry]] = [[] for _ in range(head.choices)]
     tokens: list[list[int]] = [[] for _ in range(head.choices)]
     reasons = [""] * head.choices
     async with contextlib.aclosing(answers.pieces()) as pieces:
         async for index, piece in pieces:
-            texts[index].append(piece.text)
+            messages[index].add(piece)
             tokens[index].extend(piece.tokens)
             if head.wants_logprobs:
                 entries[index].extend(chat_entries(piece, head.tokenizer))
@@ -92,8 +122,8 @@ async def whole_chat(head: AnswerHead, answers: Answers) -> bytes:
     choices = [
         ChatChoice(
             index=index,
-            message=ChatMessage("".join(texts[index])),
-            finish_reason=reasons[index],
+            message=messages[index].whole(),
+            finish_reason=messages[index].finish_reason(reasons[index]),
             logprobs=ChatLogprobs(entries[index]) if head.wants_logprobs else None,
             token_ids=tokens[index] if head.wants_token_ids else UNSET,
         )
@@ -112,10 +142,11 @@ async def whole_chat(head: AnswerHead, answers: Answers) -> bytes:
     )
 
 
-async def chat_events(head: AnswerHead, answers: Answers) -> AsyncGenerator[bytes, None]:
+async def chat_events(head: AnswerHead, form: ChatFormat, answers: Answers) -> AsyncGenerator[bytes, None]:
     """The JSON of each chunk: the role of every choice first, then one chunk a committed burst, then the usage."""
     encode = msgspec.json.Encoder().encode
     other_usage = head.usage_of_other_chunks
+    messages = [_Message(form) for _ in range(head.choices)]
     generated = 0
     metrics: AnswerMetrics | UnsetType | None = UNSET
     began = False
@@ -137,8 +168,10 @@ async def chat_events(head: AnswerHead, answers: Answers) -> AsyncGenerator[byte
             generated += len(piece.tokens)
             if head.wants_metrics and piece.finish_reason is not None:
                 metrics = answer_metrics(answers.timings(index))
-            if head.says_something(piece):
-                event = chunk(_chunk_choice(head, index, piece))
+            delta = messages[index].delta(piece)
+            if delta is not None or head.says_something(piece, text=False):
+                reason = None if piece.finish_reason is None else messages[index].finish_reason(piece.finish_reason)
+                event = chunk(_chunk_choice(head, index, piece, delta or ChatDelta(), reason))
                 if metrics is not UNSET and not head.include_usage:
                     event = msgspec.structs.replace(event, metrics=metrics)
                 yield encode(event)
@@ -149,11 +182,62 @@ async def chat_events(head: AnswerHead, answers: Answers) -> AsyncGenerator[byte
             yield encode(last)
 
 
-def _chunk_choice(head: AnswerHead, index: int, piece: Piece) -> ChunkChoice:
+def _chunk_choice(
+    head: AnswerHead, index: int, piece: Piece, delta: ChatDelta, finish_reason: str | None
+) -> ChunkChoice:
     return ChunkChoice(
         index=index,
-        delta=ChatDelta(content=piece.text) if piece.text else ChatDelta(),
+        delta=delta,
         logprobs=ChatLogprobs(chat_entries(piece, head.tokenizer)) if head.wants_logprobs else None,
-        finish_reason=piece.finish_reason,
+        finish_reason=finish_reason,
         token_ids=piece.tokens if head.wants_token_ids else UNSET,
     )
+
+
+class _Message:
+    """One choice's message, read while it comes. Either `add` and `whole`, or `delta`."""
+
+    def __init__(self, form: ChatFormat) -> None:
+        self._form = form
+        self._reader = form.reader()
+        self._deltas: list[Delta] = []
+
+    def add(self, piece: Piece) -> None:
+        """Keep what the piece says for `whole`."""
+        self._deltas += self._reader.push(piece.text, last=piece.finish_reason is not None)
+
+    def whole(self) -> ChatMessage:
+        """All of it."""
+        content, reasoning, calls = self._read(self._deltas)
+        return ChatMessage(
+            content if content or not calls else None,
+            reasoning_content=reasoning or UNSET,
+            tool_calls=[MessageCall(call.id, call.function) for call in calls if call.id is not UNSET] or UNSET,
+        )
+
+    def delta(self, piece: Piece) -> ChatDelta | None:
+        """What the piece adds; None for nothing."""
+        deltas = self._reader.push(piece.text, last=piece.finish_reason is not None)
+        if not deltas:
+            return None
+        content, reasoning, calls = self._read(deltas)
+        return ChatDelta(content=content or UNSET, reasoning_content=reasoning or UNSET, tool_calls=calls or UNSET)
+
+    def finish_reason(self, reason: str) -> str:
+        """Why the answer ended, in the API's words."""
+        return "tool_calls" if reason == "stop" and self._reader.has_calls else reason
+
+    def _read(self, deltas: Sequence[Delta]) -> tuple[str, str, list[DeltaCall]]:
+        """Content, reasoning, and one entry for each call that the deltas tell of."""
+        calls: dict[int, DeltaCall] = {}
+        for delta in deltas:
+            if isinstance(delta, CallBegins):
+                function = CalledFunction("", delta.name)
+                calls[delta.index] = DeltaCall(delta.index, function, self._form.call_id(), "function")
+            elif isinstance(delta, CallArguments):
+                call = calls.get(delta.index) or DeltaCall(delta.index, CalledFunction(""))
+                function = CalledFunction(call.function.arguments + delta.text, call.function.name)
+                calls[delta.index] = msgspec.structs.replace(call, function=function)
+        content = "".join([delta.text for delta in deltas if isinstance(delta, Content)])
+        reasoning = "".join([delta.text for delta in deltas if isinstance(delta, Reasoning)])
+        return content, reasoning, list(calls.values())

@@ -12,6 +12,9 @@ from longspan.errors import RequestError
 from longspan.request import GenerationRequest
 from longspan.sampling.limits import MAX_LOGPROBS
 from longspan.server.contract import ServedModel
+from longspan.server.formats.call_format import call_format
+from longspan.server.formats.told_tools import with_tools, without_calls
+from longspan.server.openai.chat_format import ChatFormat, chat_format, chat_grammar
 from longspan.server.openai.fields import (
     Count,
     GenerationFields,
@@ -20,6 +23,8 @@ from longspan.server.openai.fields import (
     refuse_unsupported,
 )
 from longspan.server.openai.messages import Messages, template_messages
+from longspan.server.openai.structured import answer_grammar
+from longspan.server.openai.tools import ToolChoice, Tools, ToolUse, tool_use
 from longspan.server.prompts import chat_prompt, require_template
 
 
@@ -39,14 +44,13 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
     reasoning_effort: str | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     # Refused unless they ask for nothing.
-    tools: list[Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
     function_call: str | dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
     modalities: list[str] | None = None
     audio: Any = None
     prediction: Any = None
@@ -56,12 +60,8 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
 
 
 _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
-    "tools": (None, []),
-    # Without tools there is nothing to choose, and nothing to call in parallel.
-    "tool_choice": (None, "none", "auto"),
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
-    "response_format": (None, {"type": "text"}),
     "modalities": (None, ["text"]),
     "audio": (None,),
     "prediction": (None,),
@@ -75,8 +75,17 @@ decoder = msgspec.json.Decoder(ChatRequest)
 
 
 def chat_requests(request: ChatRequest, model: ServedModel) -> list[GenerationRequest]:
-    """What the engine is asked for, one request a choice. Renders and tokenizes: call it on a worker thread.
+    """What the engine is asked for, for an answer that is read as nothing but text; see `chat_generation`."""
+    if request.tools:
+        raise RequestError("`tools` are not supported here.", param="tools", code="unsupported_parameter")
+    requests, _ = chat_generation(request, model)
+    return requests
 
+
+def chat_generation(request: ChatRequest, model: ServedModel) -> tuple[list[GenerationRequest], ChatFormat]:
+    """What the engine is asked for, one request a choice, and how the answers are to be read.
+
+    Renders, tokenizes and compiles: call it on a worker thread.
     Raises RequestError, its `param` the field that cannot be honoured.
     """
     check_fields(request, model)
@@ -87,18 +96,25 @@ def chat_requests(request: ChatRequest, model: ServedModel) -> list[GenerationRe
         raise RequestError("`max_tokens` and `max_completion_tokens` are one field; send one.", param="max_tokens")
     if request.return_metrics and (request.n or 1) > 1:
         raise RequestError("`return_metrics` is for one choice; leave `n` out.", param="return_metrics")
-    return generation_requests(
+    use = tool_use(request.tools, request.tool_choice, request.parallel_tool_calls)
+    calls, told_by_template = call_format(require_template(model).source)
+    prompt = _prompt(request, model, use, told_by_template)
+    form = chat_format(use, calls, model, prompt)
+    requests = generation_requests(
         request,
         model,
-        _prompt(request, model),
+        prompt,
         max_tokens=request.max_completion_tokens or request.max_tokens,
         default_max_tokens=None,
         logprobs=(request.top_logprobs or 0) if request.logprobs else -1,
         prompt_field="messages",
+        grammar=chat_grammar(answer_grammar(request, model), use, form, model),
+        write_special=form.marks_are_control_tokens(model),
     )
+    return requests, form
 
 
-def _prompt(request: ChatRequest, model: ServedModel) -> list[int]:
+def _prompt(request: ChatRequest, model: ServedModel, use: ToolUse, told_by_template: bool) -> list[int]:
     continues = bool(request.continue_final_message)
     if continues and request.add_generation_prompt:
         raise RequestError(
@@ -125,9 +141,14 @@ def _prompt(request: ChatRequest, model: ServedModel) -> list[int]:
             )
         arguments["reasoning_effort"] = request.reasoning_effort
     generation_prompt = not continues if request.add_generation_prompt is None else request.add_generation_prompt
+    messages = template_messages(request.messages, template)
+    if use.offered and told_by_template:
+        arguments["tools"] = [tool.described() for tool in use.offered]
+    elif use.offered:
+        messages = with_tools(list(map(without_calls, messages)), use.offered)
     return chat_prompt(
         model,
-        template_messages(request.messages, template),
+        messages,
         add_generation_prompt=generation_prompt,
         continue_final_message=continues,
         template_arguments=arguments,

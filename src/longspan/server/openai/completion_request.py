@@ -18,6 +18,7 @@ from longspan.server.openai.fields import (
     generation_requests,
     refuse_unsupported,
 )
+from longspan.server.openai.structured import answer_grammar
 from longspan.server.prompts import text_prompt, token_prompt
 
 MAX_PROMPTS = 256
@@ -68,6 +69,7 @@ def completion_requests(request: CompletionRequest, model: ServedModel) -> list[
         )
     if request.return_metrics and answers > 1:
         raise RequestError("`return_metrics` is for one prompt and one choice.", param="return_metrics")
+    grammar = answer_grammar(request, model)
     return [
         generation
         for prompt in prompts
@@ -79,6 +81,7 @@ def completion_requests(request: CompletionRequest, model: ServedModel) -> list[
             default_max_tokens=DEFAULT_MAX_TOKENS,
             logprobs=-1 if request.logprobs is None else request.logprobs,
             prompt_field="prompt",
+            grammar=grammar,
         )
     ]
 

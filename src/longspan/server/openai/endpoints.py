@@ -41,13 +41,13 @@ class OpenAIEndpoints:
         service = self._service
         request = decode_body(chat_request.decoder, await read_body(http, service.options))
         model = service.engine.model
-        requests = await service.worker.run(chat_request.chat_requests, request, model)
+        requests, form = await service.worker.run(chat_request.chat_generation, request, model)
         head = answer_head("chatcmpl-", request, model, requests)
         answers = Answers(service.engine, requests, service.metrics.requests)
         if request.stream:
-            return EventStream(chat_events(head, answers), answers, service.options)
+            return EventStream(chat_events(head, form, answers), answers, service.options)
         async with answers:
-            body = await while_connected(http.receive, whole_chat(head, answers))
+            body = await while_connected(http.receive, whole_chat(head, form, answers))
         return Response(body, media_type="application/json")
 
     async def complete(self, http: Request) -> Response:

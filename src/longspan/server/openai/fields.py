@@ -15,6 +15,7 @@ from longspan.sampling import limits
 from longspan.sampling.parameters import MAX_LOGIT_BIAS, SamplingParameters
 from longspan.server.contract import ServedModel
 from longspan.server.identity import REQUEST_ID_PATTERN
+from longspan.server.openai.structured import FormFields
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 512
@@ -36,7 +37,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     include_obfuscation: bool | None = None
 
 
-class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class GenerationFields(FormFields, frozen=True, kw_only=True):
     """Fields of both kinds of completion. None means the default; the names are those of the OpenAI API and vLLM.
 
     return_metrics adds the block `metrics` to the answer. cache_salt: the prompt's KV is shared only with requests
@@ -70,6 +71,7 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     return_token_ids: bool | None = None
     return_metrics: bool | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    skip_special_tokens: bool | None = None
 
     user: str | None = None
     safety_identifier: str | None = None
@@ -79,7 +81,6 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
     # Refused unless they ask for nothing.
     best_of: int | None = None
     prompt_logprobs: int | None = None
-    skip_special_tokens: bool | None = None
     service_tier: str | None = None
     store: bool | None = None
 
@@ -87,7 +88,6 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, 
 NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "prompt_logprobs": (None,),
-    "skip_special_tokens": (None, True),
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
 }
@@ -133,11 +133,14 @@ def generation_requests(
     default_max_tokens: int | None,
     logprobs: int,
     prompt_field: str,
+    grammar: str = "",
+    write_special: bool = False,
 ) -> list[GenerationRequest]:
     """One request a choice; the first carries the seed itself, the others seeds derived from it.
 
     max_tokens: as asked; None takes `default_max_tokens` or, without one, what is left of the context.
     logprobs: alternatives to report, -1 for none at all. prompt_field: what an error about the prompt names.
+    grammar: what the answers must follow. write_special: control tokens are written out.
     Raises ContextLengthError when prompt and answer do not fit, RequestError for values that do not fit the model.
     """
     most = _most_tokens(model, len(prompt), max_tokens, default_max_tokens, prompt_field)
@@ -168,6 +171,7 @@ def generation_requests(
         min_tokens=minimum,
         suppress=tuple(sorted(ends)) if minimum else (),
         logprobs=logprobs,
+        grammar=grammar,
     )
     limits.check(sampling, model.tokenizer.vocabulary_size)
     stops = fields.stop or ()
@@ -181,6 +185,7 @@ def generation_requests(
             include_stop=bool(fields.include_stop_str_in_output),
             stop_token_ids=stop_tokens,
             ignore_eos=bool(fields.ignore_eos),
+            write_special=write_special or fields.skip_special_tokens is False,
             priority=fields.priority or 0,
             cache_salt=fields.cache_salt or "",
         )

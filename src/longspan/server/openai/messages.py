@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from longspan.errors import RequestError
 from longspan.server.contract import Template
+from longspan.server.formats.told_tools import without_calls
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
@@ -65,8 +66,12 @@ Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 def template_messages(messages: list[Message], template: Template) -> list[dict[str, Any]]:
-    """The messages for a template's `render`. Raises RequestError for what the model or template cannot take."""
-    return [_template_message(message, f"messages[{index}]", template) for index, message in enumerate(messages)]
+    """The messages for a template's `render`. Raises RequestError for what the model or template cannot take.
+
+    For a template that has no place for calls, they and their results become text.
+    """
+    found = [_template_message(message, f"messages[{index}]", template) for index, message in enumerate(messages)]
+    return found if "tool_calls" in template.source else list(map(without_calls, found))
 
 
 def _template_message(message: Message, where: str, template: Template) -> dict[str, Any]:
@@ -84,12 +89,6 @@ def _template_message(message: Message, where: str, template: Template) -> dict[
     if calls:
         if role != "assistant":
             raise RequestError(f"`{where}.tool_calls` belongs to the assistant.", param=f"{where}.tool_calls")
-        if "tool_calls" not in template.source:
-            raise RequestError(
-                "This model's chat template has no place for tool calls.",
-                param=f"{where}.tool_calls",
-                code="unsupported_parameter",
-            )
         value["tool_calls"] = [_template_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
     return value
 
