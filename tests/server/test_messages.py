@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -236,3 +237,55 @@ def test_models_for_clients_of_the_anthropic_api(client: httpx.Client, engine: S
     assert (model["type"], model["id"], listed["has_more"]) == ("model", "Tiny-Model", False)
     assert model["created_at"] == "2023-11-14T22:13:20Z"
     assert client.get("/v1/models/Tiny-Model", headers=headers).json() == model
+
+
+WEATHER = {"name": "weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+
+
+def test_a_call_of_a_tool(client: httpx.Client, engine: ScriptedEngine) -> None:
+    engine.served.context_length = 4096
+    pieces = [Piece(part, (5,)) for part in ("Let me ", "look.\n", CALL[:30], CALL[30:50], CALL[50:])]
+    engine.script = always(*pieces, Piece("", (END_TOKEN,), finish_reason="stop"))
+    body = {**BODY, "tools": [WEATHER]}
+    answer = client.post(PATH, json=body).json()
+    text, call = answer["content"]
+    assert text["text"].strip() == "Let me look."
+    assert call.pop("id").startswith("toolu_")
+    assert call == {"type": "tool_use", "name": "weather", "input": {"city": "Rome"}}
+    assert answer["stop_reason"] == "tool_use"
+    assert "weather" in prompt_text(engine)
+    events = named_events(client.post(PATH, json={**body, "stream": True}).text)
+    starts = [data["content_block"]["type"] for name, data in events if name == "content_block_start"]
+    assert starts == ["text", "tool_use"]
+    indices = [data["index"] for name, data in events if name.startswith("content_block")]
+    assert indices == sorted(indices)
+    parts = [data["delta"] for name, data in events if name == "content_block_delta"]
+    arguments = "".join(part["partial_json"] for part in parts if part["type"] == "input_json_delta")
+    assert json.loads(arguments) == {"city": "Rome"}
+    assert events[-2][1]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_a_call_that_is_cut_off(client: httpx.Client, engine: ScriptedEngine) -> None:
+    engine.served.context_length = 4096
+    engine.script = always(Piece(CALL[:52], (5,), finish_reason="length"))
+    answer = client.post(PATH, json={**BODY, "tools": [WEATHER]}).json()
+    assert answer["stop_reason"] == "max_tokens"
+    assert "unfinished_arguments" in answer["content"][-1]["input"]
+
+
+def test_calls_and_their_results_go_back_to_the_model(client: httpx.Client, engine: ScriptedEngine) -> None:
+    engine.served.context_length = 4096
+    conversation = [
+        *HELLO,
+        *blocks("assistant", {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Rome"}}),
+        *blocks(
+            "user",
+            {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "sunny"}]},
+            {"type": "text", "text": "and now?"},
+        ),
+    ]
+    response = client.post(PATH, json={**BODY, "messages": conversation, "tools": [WEATHER]})
+    assert response.status_code == 200, response.text
+    text = prompt_text(engine)
+    assert text.index('"Rome"') < text.index("sunny") < text.index("and now?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -180,3 +181,35 @@ def test_an_error_in_the_middle(client: httpx.Client, engine: ScriptedEngine) ->
     *_, (name, data) = named_events(client.post(PATH, json={**BODY, "stream": True}).text)
     assert name == "error"
     assert "its log says what" in data["message"]
+
+
+WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+
+
+def test_a_call_of_a_function(client: httpx.Client, engine: ScriptedEngine) -> None:
+    engine.served.context_length = 4096
+    pieces = [Piece(part, (5,)) for part in ("Let me ", "look.\n", CALL[:30], CALL[30:50], CALL[50:])]
+    engine.script = always(*pieces, Piece("", (2,), finish_reason="stop"))
+    body = {**BODY, "tools": [WEATHER]}
+    answer = client.post(PATH, json=body).json()
+    message, call = answer["output"]
+    assert message["content"][0]["text"].strip() == "Let me look."
+    assert (call["type"], call["name"], call["status"]) == ("function_call", "weather", "completed")
+    assert json.loads(call["arguments"]) == {"city": "Rome"}
+    assert answer["tools"] == [WEATHER]
+    events = named_events(client.post(PATH, json={**body, "stream": True}).text)
+    assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
+    parts = [data["delta"] for name, data in events if name == "response.function_call_arguments.delta"]
+    assert json.loads("".join(parts)) == {"city": "Rome"}
+    done = [data["item"] for name, data in events if name == "response.output_item.done"]
+    assert [item["type"] for item in done] == ["message", "function_call"]
+    assert events[-1][1]["response"]["output"] == done
+    # The call and its result go back to the model.
+    engine.reset()
+    engine.served.context_length = 4096
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+    history = [{"role": "user", "content": "hi"}, *answer["output"], result]
+    response = client.post(PATH, json={"input": history, "tools": [WEATHER]})
+    assert response.status_code == 200, response.text
+    assert prompt_text(engine).index('"Rome"') < prompt_text(engine).index("sunny")

@@ -41,8 +41,8 @@ class AnthropicEndpoints:
         service = self._service
         request = decode_body(messages_request.decoder, await read_body(http, service.options))
         model = service.engine.model
-        generation = await service.worker.run(messages_request.message_request, request, model)
-        head = message_head(model, generation)
+        generation, form = await service.worker.run(messages_request.message_request, request, model)
+        head = message_head(model, generation, form)
         answers = Answers(service.engine, [generation], service.metrics.requests)
         if request.stream:
             return EventStream(message_events(head, answers), answers, service.options, ANTHROPIC)

@@ -11,18 +11,12 @@ import msgspec
 from longspan.model.tokenizer import Tokenizer
 from longspan.request import GenerationRequest, Piece
 from longspan.server.answers import Answers
+from longspan.server.anthropic.message_blocks import BlockEvent, ContentBlock, MessageBlocks
 from longspan.server.contract import ServedModel
 from longspan.server.dialect import named_event
+from longspan.server.openai.chat_format import ChatFormat
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
-
-
-class TextBlock(msgspec.Struct, frozen=True):
-    """What the assistant said."""
-
-    text: str
-    type: str = "text"
-    citations: None = None
 
 
 class MessageUsage(msgspec.Struct, frozen=True):
@@ -39,7 +33,7 @@ class AssistantMessage(msgspec.Struct, frozen=True):
 
     id: str
     model: str
-    content: tuple[TextBlock, ...]
+    content: tuple[ContentBlock, ...]
     usage: MessageUsage
     stop_reason: str | None = None
     stop_sequence: str | None = None
@@ -52,36 +46,6 @@ class MessageStart(msgspec.Struct, frozen=True):
 
     message: AssistantMessage
     type: str = "message_start"
-
-
-class BlockStart(msgspec.Struct, frozen=True):
-    """A block begins, empty."""
-
-    index: int
-    content_block: TextBlock
-    type: str = "content_block_start"
-
-
-class TextDelta(msgspec.Struct, frozen=True):
-    """What is added to a text."""
-
-    text: str
-    type: str = "text_delta"
-
-
-class BlockDelta(msgspec.Struct, frozen=True):
-    """Something is added to a block."""
-
-    index: int
-    delta: TextDelta
-    type: str = "content_block_delta"
-
-
-class BlockStop(msgspec.Struct, frozen=True):
-    """A block is complete."""
-
-    index: int
-    type: str = "content_block_stop"
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -105,7 +69,7 @@ class MessageStop(msgspec.Struct, frozen=True):
     type: str = "message_stop"
 
 
-Event = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+Event = MessageStart | BlockEvent | MessageDelta | MessageStop
 
 _encode = msgspec.json.Encoder().encode
 
@@ -116,8 +80,10 @@ class MessageHead(msgspec.Struct, frozen=True):
     id: str
     model: str
     tokenizer: Tokenizer
+    form: ChatFormat
     prompt_tokens: int
     stop: tuple[str, ...]
+    write_special: bool
 
     def usage(self, answers: Answers, generated: int) -> MessageUsage:
         """Usage after `generated` tokens; cached tokens are known at the end."""
@@ -125,34 +91,32 @@ class MessageHead(msgspec.Struct, frozen=True):
         cached = timings.cached_tokens if timings else 0
         return MessageUsage(self.prompt_tokens - cached, generated, cached)
 
-    def ending(self, reason: str, text: str, tokens: list[int]) -> Ending:
-        """Why an answer of this text and these tokens ended. reason: the engine's."""
-        if reason == "stop" and self.stop and tokens and tokens[-1] not in self.tokenizer.end_tokens:
-            # The tokens go on past the text with the stop string that was found, which the text leaves out.
-            rest = self.tokenizer.decode(tokens)[len(text) :]
-            found = [stop for stop in self.stop if rest.startswith(stop)]
-            if found:
-                return Ending("stop_sequence", found[0])
-        return Ending(_STOP_REASONS[reason], None)
 
-
-def message_head(model: ServedModel, request: GenerationRequest) -> MessageHead:
+def message_head(model: ServedModel, request: GenerationRequest, form: ChatFormat) -> MessageHead:
     """The head of the answer to one request."""
-    return MessageHead(f"msg_{secrets.token_hex(12)}", model.id, model.tokenizer, len(request.prompt), request.stop)
+    return MessageHead(
+        f"msg_{secrets.token_hex(12)}",
+        model.id,
+        model.tokenizer,
+        form,
+        len(request.prompt),
+        request.stop,
+        request.write_special,
+    )
 
 
 async def whole_message(head: MessageHead, answers: Answers) -> bytes:
     """Wait for the answer; its JSON."""
-    said = _Said()
+    said = _Said(head)
     async with contextlib.aclosing(answers.pieces()) as pieces:
         async for _, piece in pieces:
             said.add(piece)
-    ending = head.ending(said.reason, said.text, said.tokens)
+    ending = said.ending()
     return _encode(
         AssistantMessage(
             head.id,
             head.model,
-            (TextBlock(said.text),) if said.text else (),
+            tuple(said.blocks.blocks),
             head.usage(answers, len(said.tokens)),
             ending.stop_reason,
             ending.stop_sequence,
@@ -163,42 +127,48 @@ async def whole_message(head: MessageHead, answers: Answers) -> bytes:
 async def message_events(head: MessageHead, answers: Answers) -> AsyncGenerator[bytes, None]:
     """The events of the answer, framed. The first one comes with the first token, so that errors before it are
     ordinary ones."""
-    said = _Said()
-    began = open_block = False
+    said = _Said(head)
+    began = False
     async with contextlib.aclosing(answers.pieces()) as pieces:
         async for _, piece in pieces:
             if not began:
                 began = True
                 yield _event(MessageStart(AssistantMessage(head.id, head.model, (), head.usage(answers, 0))))
-            said.add(piece)
-            if piece.text:
-                if not open_block:
-                    open_block = True
-                    yield _event(BlockStart(0, TextBlock("")))
-                yield _event(BlockDelta(0, TextDelta(piece.text)))
-    if open_block:
-        yield _event(BlockStop(0))
-    usage = head.usage(answers, len(said.tokens))
-    yield _event(MessageDelta(head.ending(said.reason, said.text, said.tokens), usage))
+            for event in said.add(piece):
+                yield _event(event)
+    yield _event(MessageDelta(said.ending(), head.usage(answers, len(said.tokens))))
     yield _event(MessageStop())
 
 
 class _Said:
     """What has come so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, head: MessageHead) -> None:
+        self._head = head
         self._texts: list[str] = []
+        self._reason = ""
+        self.blocks = MessageBlocks(head.form)
         self.tokens: list[int] = []
-        self.reason = ""
 
-    @property
-    def text(self) -> str:
-        return "".join(self._texts)
-
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: Piece) -> list[BlockEvent]:
+        """Take one more piece; gives the events that it makes."""
         self._texts.append(piece.text)
         self.tokens.extend(piece.tokens)
-        self.reason = piece.finish_reason or ""
+        self._reason = piece.finish_reason or ""
+        return self.blocks.push(piece)
+
+    def ending(self) -> Ending:
+        """Why the answer ended."""
+        head, tokens = self._head, self.tokens
+        if self._reason == "stop" and head.stop and tokens and tokens[-1] not in head.tokenizer.end_tokens:
+            # The tokens go on past the text with the stop string that was found, which the text leaves out.
+            rest = head.tokenizer.decode(tokens, special=head.write_special)[len("".join(self._texts)) :]
+            found = [stop for stop in head.stop if rest.startswith(stop)]
+            if found:
+                return Ending("stop_sequence", found[0])
+        if self._reason == "stop" and self.blocks.has_calls:
+            return Ending("tool_use", None)
+        return Ending(_STOP_REASONS[self._reason], None)
 
 
 def _event(event: Event) -> bytes:

@@ -13,7 +13,8 @@ from longspan.request import GenerationRequest
 from longspan.server.anthropic.blocks import AnthropicMessages, Block, chat_messages, joined_text
 from longspan.server.body import field_error
 from longspan.server.contract import ServedModel
-from longspan.server.openai.chat_request import ChatRequest, chat_requests
+from longspan.server.openai.chat_format import ChatFormat
+from longspan.server.openai.chat_request import ChatRequest, chat_generation
 from longspan.server.openai.fields import MAX_STOPS, Count, StopString, check_model, refuse_unsupported
 from longspan.server.openai.messages import MAX_PARTS
 
@@ -117,8 +118,10 @@ decoder = msgspec.json.Decoder(MessagesRequest)
 count_decoder = msgspec.json.Decoder(PromptFields)
 
 
-def message_request(request: MessagesRequest, model: ServedModel) -> GenerationRequest:
-    """What the engine is asked for. Renders and tokenizes: call it on a worker thread.
+def message_request(request: MessagesRequest, model: ServedModel) -> tuple[GenerationRequest, ChatFormat]:
+    """What the engine is asked for, and how its answer is to be read.
+
+    Renders, tokenizes and compiles: call it on a worker thread.
 
     Raises RequestError, its `param` the field that cannot be honoured.
     """
@@ -133,13 +136,13 @@ def message_request(request: MessagesRequest, model: ServedModel) -> GenerationR
         "seed": request.seed,
         "priority": request.priority,
     }
-    (generation,) = chat_requests(_as_chat(request, model, fields), model)
-    return generation
+    (generation,), form = chat_generation(_as_chat(request, model, fields), model)
+    return generation, form
 
 
 def prompt_length(request: PromptFields, model: ServedModel) -> int:
     """Tokens of the prompt. For a worker thread. Raises RequestError as `message_request` does."""
-    (generation,) = chat_requests(_as_chat(request, model, {}), model)
+    (generation,), _ = chat_generation(_as_chat(request, model, {}), model)
     return len(generation.prompt)
 
 

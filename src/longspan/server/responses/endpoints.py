@@ -35,8 +35,8 @@ class ResponsesEndpoints:
         service = self._service
         request = decode_body(response_request.decoder, await read_body(http, service.options))
         model = service.engine.model
-        generation = await service.worker.run(response_request.response_request, request, model)
-        answer = ResponseAnswer(request, model, generation)
+        generation, form = await service.worker.run(response_request.response_request, request, model)
+        answer = ResponseAnswer(request, model, generation, form)
         answers = Answers(service.engine, [generation], service.metrics.requests)
         if request.stream:
             return EventStream(response_events(answer, answers), answers, service.options, RESPONSES)

@@ -9,31 +9,13 @@ from typing import Any
 import msgspec
 
 from longspan.errors import LongspanError
-from longspan.model.tokenizer import Tokenizer
 from longspan.request import GenerationRequest, Piece
 from longspan.server.answers import Answers
 from longspan.server.contract import ServedModel
-from longspan.server.openai.logprobs import TokenEntry, chat_entries
+from longspan.server.openai.chat_format import ChatFormat
+from longspan.server.openai.logprobs import chat_entries
+from longspan.server.responses.output_items import OutputEvent, OutputItem, OutputItems
 from longspan.server.responses.response_request import ResponseRequest, TextOptions, wants_logprobs
-
-
-class OutputText(msgspec.Struct, frozen=True):
-    """What the assistant said. logprobs: of each token, when they were asked for."""
-
-    text: str
-    logprobs: tuple[TokenEntry, ...] = ()
-    annotations: tuple[()] = ()
-    type: str = "output_text"
-
-
-class OutputMessage(msgspec.Struct, frozen=True):
-    """The assistant's message. status: "in_progress", "completed", or "incomplete" when it was cut off."""
-
-    id: str
-    status: str
-    content: tuple[OutputText, ...]
-    role: str = "assistant"
-    type: str = "message"
 
 
 class InputTokensDetails(msgspec.Struct, frozen=True):
@@ -79,7 +61,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     status: str
     model: str
-    output: tuple[OutputMessage, ...]
+    output: tuple[OutputItem, ...]
     usage: ResponseUsage | None
     error: ResponseError | None
     incomplete_details: Incomplete | None
@@ -109,31 +91,32 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: str = "default"
 
 
+FIRST_NUMBER = 2
+"""Events that come before those of the output."""
+
+
 class ResponseAnswer:
     """One answer as it grows."""
 
-    def __init__(self, request: ResponseRequest, model: ServedModel, generation: GenerationRequest) -> None:
+    def __init__(
+        self, request: ResponseRequest, model: ServedModel, generation: GenerationRequest, form: ChatFormat
+    ) -> None:
         self.id = f"resp_{secrets.token_hex(12)}"
-        self.item_id = f"msg_{secrets.token_hex(12)}"
+        self.output = OutputItems(form, FIRST_NUMBER)
         self._request = request
         self._model = model
-        self._tokenizer: Tokenizer = model.tokenizer
         self._prompt_tokens = len(generation.prompt)
         self._created = int(time.time())
         self._wants_logprobs = wants_logprobs(request)
-        self._texts: list[str] = []
-        self._entries: list[TokenEntry] = []
         self._generated = 0
         self._reason: str | None = None
 
-    def add(self, piece: Piece) -> tuple[TokenEntry, ...]:
-        """Take one more piece; gives its entries, when they were asked for."""
-        entries = tuple(chat_entries(piece, self._tokenizer)) if self._wants_logprobs else ()
-        self._texts.append(piece.text)
-        self._entries.extend(entries)
+    def add(self, piece: Piece) -> list[OutputEvent]:
+        """Take one more piece; gives the events that it makes."""
+        entries = tuple(chat_entries(piece, self._model.tokenizer)) if self._wants_logprobs else ()
         self._generated += len(piece.tokens)
         self._reason = piece.finish_reason
-        return entries
+        return self.output.push(piece, entries)
 
     @property
     def status(self) -> str:
@@ -141,14 +124,6 @@ class ResponseAnswer:
         if self._reason is None:
             return "in_progress"
         return "incomplete" if self._reason == "length" else "completed"
-
-    def text(self) -> OutputText:
-        """The text so far."""
-        return OutputText("".join(self._texts), tuple(self._entries))
-
-    def message(self) -> OutputMessage:
-        """The message so far."""
-        return OutputMessage(self.item_id, self.status, (self.text(),))
 
     def response(self, answers: Answers, error: LongspanError | None = None) -> ResponseObject:
         """The whole object, as it is now, or as it is after `error`."""
@@ -159,7 +134,7 @@ class ResponseAnswer:
             created_at=self._created,
             status="failed" if error is not None else self.status,
             model=self._model.id,
-            output=(self.message(),) if self._reason is not None else (),
+            output=tuple(self.output.items),
             usage=self._usage(answers) if ended else None,
             error=None if error is None else ResponseError("server_error", str(error)),
             incomplete_details=Incomplete("max_output_tokens") if self.status == "incomplete" else None,

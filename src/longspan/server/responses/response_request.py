@@ -13,7 +13,8 @@ from longspan.request import GenerationRequest
 from longspan.sampling.limits import MAX_LOGPROBS
 from longspan.server.body import field_error
 from longspan.server.contract import ServedModel
-from longspan.server.openai.chat_request import ChatRequest, chat_requests
+from longspan.server.openai.chat_format import ChatFormat
+from longspan.server.openai.chat_request import ChatRequest, chat_generation
 from longspan.server.openai.fields import Count, Penalty, StreamOptions, refuse_unsupported
 from longspan.server.responses.items import Items, chat_messages
 
@@ -116,8 +117,10 @@ _NAMES = {
 decoder = msgspec.json.Decoder(ResponseRequest)
 
 
-def response_request(request: ResponseRequest, model: ServedModel) -> GenerationRequest:
-    """What the engine is asked for. Renders and tokenizes: call it on a worker thread.
+def response_request(request: ResponseRequest, model: ServedModel) -> tuple[GenerationRequest, ChatFormat]:
+    """What the engine is asked for, and how its answer is to be read.
+
+    Renders, tokenizes and compiles: call it on a worker thread.
 
     Raises RequestError, its `param` the field that cannot be honoured.
     """
@@ -137,11 +140,11 @@ def response_request(request: ResponseRequest, model: ServedModel) -> Generation
             code="unsupported_parameter",
         )
     try:
-        (generation,) = chat_requests(_as_chat(request), model)
+        (generation,), form = chat_generation(_as_chat(request), model)
     except RequestError as error:
         error.param = _own_name(error.param)
         raise
-    return generation
+    return generation, form
 
 
 def wants_logprobs(request: ResponseRequest) -> bool:
