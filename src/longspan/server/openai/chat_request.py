@@ -74,14 +74,6 @@ _OWN_TEMPLATE_VARIABLES = ("messages", "tools", "add_generation_prompt", "bos_to
 decoder = msgspec.json.Decoder(ChatRequest)
 
 
-def chat_requests(request: ChatRequest, model: ServedModel) -> list[GenerationRequest]:
-    """What the engine is asked for, for an answer that is read as nothing but text; see `chat_generation`."""
-    if request.tools:
-        raise RequestError("`tools` are not supported here.", param="tools", code="unsupported_parameter")
-    requests, _ = chat_generation(request, model)
-    return requests
-
-
 def chat_generation(request: ChatRequest, model: ServedModel) -> tuple[list[GenerationRequest], ChatFormat]:
     """What the engine is asked for, one request a choice, and how the answers are to be read.
 
