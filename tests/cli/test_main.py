@@ -90,7 +90,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["doktor"], 'Did you mean "doctor"?'),
         (["doctor", "--jsn"], "--jsn"),
         (["doctor", "extra"], "extra"),
-        (["complete", "demo"], "prompt"),
+        (["chat"], "MODEL"),
         (["complete", "demo", "--prompt", "x", "--stages", "0"], "stages"),
         (["complete", "demo", "--prompt", "x", "--max-tokens", "many"], "many"),
     ],
