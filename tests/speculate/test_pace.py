@@ -38,7 +38,7 @@ def stream(chance: float, books: CommonBooks) -> Windows:
 
 def measured(pace: AutoPace, link: float) -> None:
     for _ in range(60):
-        pace.measured(link + 2 * 0.0042, timings())
+        pace.measured(link + 2 * 0.0042, timings(), 1, False)
 
 
 def test_fixed_is_fixed() -> None:
@@ -49,26 +49,26 @@ def test_fixed_is_fixed() -> None:
 
 
 def test_nothing_is_sent_ahead_before_anything_was_measured() -> None:
-    pace = AutoPace(CommonBooks(), cost, 63)
+    pace = AutoPace(CommonBooks(), 63, cost)
     pace.refresh(1, 1, 10.0, 0.0)
     assert pace.shape(stream(1.0, CommonBooks()), 0.0) == PLAIN
-    pace.measured(1.0, [])
+    pace.measured(1.0, [], 1, False)
     pace.refresh(1, 1, 10.0, 1.0)
     assert pace.conditions is None
 
 
 def test_nothing_is_sent_ahead_while_the_cost_is_not_known() -> None:
-    pace = AutoPace(CommonBooks(), lambda rows, history: 0.0, 63)
+    pace = AutoPace(CommonBooks(), 63, lambda rows, history: 0.0)
     measured(pace, 0.1)
     pace.refresh(1, 1, 10.0, 0.0)
     assert pace.conditions is None
 
 
 def test_latency_is_what_a_trip_takes_outside_the_stages_and_their_queues() -> None:
-    pace = AutoPace(CommonBooks(), cost, 63)
+    pace = AutoPace(CommonBooks(), 63, cost)
     waited = [StageTiming(0, 0.0, 0.01, 0.0142), StageTiming(1, 50.0, 50.02, 50.0242)]
     for _ in range(100):
-        pace.measured(0.2 + 0.0142 + 0.0242, waited)
+        pace.measured(0.2 + 0.0142 + 0.0242, waited, 1, False)
     pace.refresh(1, 1, 500.0, 0.0)
     assert pace.conditions is not None
     assert pace.conditions.link == pytest.approx(0.2)
@@ -86,7 +86,7 @@ def test_the_same_drafts_go_deeper_where_the_ring_is_longer() -> None:
     windows.look_ahead(32)
     depths = []
     for link in (0.0, 0.02, 0.2):
-        pace = AutoPace(books, cost, 63)
+        pace = AutoPace(books, 63, cost)
         measured(pace, link)
         pace.refresh(1, 1, 100.0, 0.0)
         depths.append(pace.shape(windows, 0.0).depth)
@@ -99,7 +99,7 @@ def test_after_a_stop_drafts_are_tried_again_on_a_timer() -> None:
     for _ in range(400):
         own.record("foreseeing", 1, False)
     windows = stream(0.0, books)
-    pace = AutoPace(books, cost, 63)
+    pace = AutoPace(books, 63, cost)
     measured(pace, 0.0)
     sent = []
     for step in range(1200):
@@ -115,7 +115,7 @@ def test_after_a_stop_drafts_are_tried_again_on_a_timer() -> None:
 def test_the_heads_drafts_are_asked_for_while_they_pay_and_tried_again_later() -> None:
     books = CommonBooks()
     own = SequenceBooks(books)
-    pace = AutoPace(books, cost, 63)
+    pace = AutoPace(books, 63, cost)
     measured(pace, 0.05)
     wanted = []
     for _ in range(3000):
@@ -127,7 +127,7 @@ def test_the_heads_drafts_are_asked_for_while_they_pay_and_tried_again_later() -
 
 
 def test_a_head_that_costs_more_than_it_brings_is_switched_off() -> None:
-    pace = AutoPace(CommonBooks(), cost, 63)
+    pace = AutoPace(CommonBooks(), 63, cost)
     measured(pace, 0.0)
     pace.head_seconds = 0.05
     pace.refresh(1, 1, 100.0, 0.0)
@@ -135,7 +135,7 @@ def test_a_head_that_costs_more_than_it_brings_is_switched_off() -> None:
 
 
 def test_where_not_even_certain_drafts_pay_nobody_is_asked() -> None:
-    pace = AutoPace(CommonBooks(), cost, 63)
+    pace = AutoPace(CommonBooks(), 63, cost)
     measured(pace, 0.0)
     pace.refresh(1, 1, 100.0, 0.0)
     assert pace.asks(0.0)

@@ -268,10 +268,27 @@ def test_the_heads_drafts_hang_on_the_last_committed_token() -> None:
 
 def test_the_head_is_asked_only_where_its_drafts_can_be_used() -> None:
     fixture = Fixture(Mtp()).start()
-    assert fixture.send(1).draft is DraftRequest.NEVER
+    # Nothing can diverge in a single row: the head keeps in step, and drafts nothing.
+    assert fixture.send(1).draft is DraftRequest.ON_DIVERGENCE
     plain = Fixture(Scripted({4: ANSWER[1:]})).start()
     plain.windows.head_wanted = True
     assert plain.send(2).draft is DraftRequest.NEVER
+
+
+def test_the_head_drafts_behind_the_prompt_where_that_saves_a_trip() -> None:
+    fixture = Fixture(Mtp())
+    requests = []
+    for early in (False, True):
+        fixture.windows.drafts_early = early
+        requests.append(fixture.windows.draft_behind_prompt)
+    assert requests == [DraftRequest.NEVER, DraftRequest.ALWAYS]
+    sequence = Sequence(6, SequenceRequest(prompt=PROMPT, max_tokens=9), 0.0, 100)
+    sequence.tail = fixture.windows
+    assert sequence.prefill_span(len(PROMPT) - 1).draft is DraftRequest.NEVER
+    assert sequence.prefill_span(1).draft is DraftRequest.ALWAYS
+    plain = Fixture(Scripted({4: ANSWER[1:]}))
+    plain.windows.drafts_early = True
+    assert plain.windows.draft_behind_prompt is DraftRequest.NEVER
 
 
 def test_in_the_middle_of_a_full_pipe_the_head_drafts_only_at_a_divergence() -> None:

@@ -149,14 +149,9 @@ class EngineCore:
         options = self._options
         if options.proposer == "none":
             return None
-
-        def cost(rows: int, history: float) -> float:
-            return 0.0 if self._planner is None else self._planner.decode_seconds(rows, history)
-
         return Speculation(
             SpeculationPolicy(proposer=options.proposer, width=options.width, depth=options.depth),
             proposer_maker(options.proposer),
-            cost=cost,
             rows=limits.free_rows,
             vocabulary=self._vocabulary,
         )

@@ -129,6 +129,14 @@ class DraftStream:
         self.fed, self._hidden = len(self._positions), []
         return tokens, hidden
 
+    def keep_waiting(self, most: int) -> None:
+        """When more than `most` rows wait, drop the oldest, and with them all that were fed before."""
+        surplus = self.waiting - most
+        if surplus > 0:
+            del self._positions[: self.fed + surplus], self._tokens[: self.fed + surplus]
+            del self._hidden[:surplus]
+            self.fed = 0
+
     def forget_oldest(self, rows: int) -> None:
         """Drop the oldest `rows` of the fed rows."""
         assert 0 <= rows <= self.fed

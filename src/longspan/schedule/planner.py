@@ -179,11 +179,6 @@ class Planner:
         """Events that no call has returned yet."""
         return self._roster.take_events()
 
-    def decode_seconds(self, rows: int, history: float) -> float:
-        """Predicted seconds of the slowest stage for one window of `rows` rows; 0 before anything was measured."""
-        at = int(history)
-        return self._pacing.costs.predict(Geometry(rows, 0, 1, at, at * rows, rows * rows, rows, 1, rows))
-
     def _prefill_before_decode(self, prompt: Prompt, now: float) -> list[Span]:
         """Spans of an iteration without decode rows although some are ready; empty when it is not their turn."""
         if not len(self._roster.ready) or self._prefill_only_in_a_row >= self.limits.max_prefill_only_in_a_row:

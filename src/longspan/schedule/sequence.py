@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from longspan.schedule.request import SequenceRequest
-from longspan.schedule.span import Phase, Sample, Span
+from longspan.schedule.span import DraftRequest, Phase, Sample, Span
 from longspan.schedule.speculator import Tail
 
 NO_SLOT = -1
@@ -135,6 +135,7 @@ class Sequence:
         end = start + rows
         self.dispatched = end
         fresh = len(self.tokens) == self.prompt_length
+        sampled = fresh and end == self.prompt_length
         return Span(
             self.id,
             self.slot,
@@ -142,7 +143,9 @@ class Sequence:
             start,
             tuple(self.tokens[start:end]),
             Phase.PREFILL if fresh else Phase.RECOMPUTE,
-            (rows - 1,) if fresh and end == self.prompt_length else (),
+            (rows - 1,) if sampled else (),
+            None,
+            self.tail.draft_behind_prompt if sampled and self.tail is not None else DraftRequest.NEVER,
         )
 
     def commit(self, span: Span, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:

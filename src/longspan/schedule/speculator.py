@@ -6,11 +6,16 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from typing import Any, Protocol
 
-from longspan.schedule.span import Sample, Span, StageTiming
+from longspan.schedule.span import DraftRequest, Sample, Span, StageTiming
 
 
 class Tail(Protocol):
     """What lies beyond the committed tokens of one sequence: drafts, and the windows that are in flight."""
+
+    @property
+    def draft_behind_prompt(self) -> DraftRequest:
+        """Whether the last stage's head shall draft from the row that ends the prompt."""
+        ...
 
     def commit(self, span: Span, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """Take over what the ring computed for a span of the running epoch; the samples that were committed."""

@@ -10,6 +10,7 @@ from longspan.schedule.span import StageTiming
 from longspan.speculate.acceptance import CommonBooks
 from longspan.speculate.credits import Credits
 from longspan.speculate.depth import MARGIN, PLAIN, Conditions, Shape, ShapeTable, best_shape, survival_of
+from longspan.speculate.window_cost import WindowCost
 from longspan.speculate.windows import Windows
 
 Cost = Callable[[int, float], float]
@@ -24,6 +25,8 @@ HEAD_DRAFTS = 4
 _LATENCY_SMOOTHING = 0.1
 _LOAD_SMOOTHING = 0.1
 _PROBE_WIDTH = 4
+_HEAD_PROBE_TRIPS = 8
+"""How long the head drafts again where it does not pay: one draft would not say whether it would by now."""
 _PROBE_SECONDS = (1.0, 16.0)
 _CERTAIN = (1.0,) * 33
 _TABLE_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -77,12 +80,17 @@ class Pace(abc.ABC):
     def sent(self, windows: int, rows: int) -> None:  # noqa: B027
         """An iteration with so many windows, of so many rows together, goes out."""
 
-    def measured(self, trip: float, timings: Sequence[StageTiming]) -> None:  # noqa: B027
-        """An iteration came back `trip` seconds after it was sent."""
+    def measured(self, trip: float, timings: Sequence[StageTiming], rows: int, drafted: bool) -> None:  # noqa: B027
+        """An iteration of `rows` rows came back `trip` seconds after it was sent. drafted: the head drafted too."""
 
     def asks(self, now: float) -> bool:
         """Whether proposers need be asked for drafts at all."""
         return True
+
+    @property
+    def drafts_early(self) -> bool:
+        """Whether the head shall draft behind the last row of a prompt already."""
+        return False
 
     @abc.abstractmethod
     def shape(self, windows: Windows, now: float) -> Shape:
@@ -103,14 +111,15 @@ class FixedPace(Pace):
 class AutoPace(Pace):
     """The shape that gives all sequences together most tokens a second, by prediction.
 
-    head_seconds: what the head's drafts cost a window; whoever measures it sets it.
+    head_seconds: what the head's drafts cost an iteration.
     """
 
-    def __init__(self, books: CommonBooks, cost: Cost, rows: int) -> None:
-        """rows: most rows of an iteration with a decode row."""
+    def __init__(self, books: CommonBooks, rows: int, cost: Cost | None = None) -> None:
+        """rows: most rows of an iteration with a decode row. cost: None: learned from what is measured."""
         super().__init__(32)
         self._books = books
-        self._cost = cost
+        self._learned = WindowCost()
+        self._cost = self._learned if cost is None else cost
         self._rows = rows
         self.head_seconds = 0.0
         self._table: ShapeTable | None = None
@@ -121,8 +130,9 @@ class AutoPace(Pace):
         self._known_until = -math.inf
         self._shape_probe = Probe()
         self._head_probe = Probe()
+        self._head_tried_until = -math.inf
 
-    def measured(self, trip: float, timings: Sequence[StageTiming]) -> None:
+    def measured(self, trip: float, timings: Sequence[StageTiming], rows: int, drafted: bool) -> None:
         computed = [timing.finished - timing.started for timing in timings]
         if not computed or max(computed) <= 0:
             return
@@ -132,6 +142,15 @@ class AutoPace(Pace):
             self._link, self._spread = link, spread
         self._link += _LATENCY_SMOOTHING * (link - self._link)
         self._spread += _LATENCY_SMOOTHING * (spread - self._spread)
+        self._learned.observe(rows, drafted, max(computed))
+        if drafted:
+            self.head_seconds = self._learned.draft_seconds
+
+    @property
+    def drafts_early(self) -> bool:
+        # All rows of that piece pass the output matrix then, which a saved trip is worth on a long ring only.
+        conditions = self.conditions
+        return self.head_wanted and conditions is not None and conditions.link > 2 * conditions.seconds[1]
 
     def sent(self, windows: int, rows: int) -> None:
         weight = 1 - (1 - _LOAD_SMOOTHING) ** windows
@@ -146,12 +165,14 @@ class AutoPace(Pace):
         if seconds is None:
             return
         self._known_until = now + REFRESH_SECONDS
-        conditions = Conditions(seconds, self._spread, self._link, self._rows, sequences, group)
+        bare = Conditions(seconds, self._spread, self._link, self._rows, sequences, group)
+        drafting = self._with_drafts(bare)
+        self._decide_on_head(bare, drafting, now)
+        conditions = drafting if self.head_wanted else bare
         if known is None or not known.resembles(conditions):
             self.conditions = self.credits.conditions = conditions
             self._table = ShapeTable(conditions)
-            self._hopeless = best_shape(_CERTAIN, conditions, len(_CERTAIN) - 1, open_ended=True) is PLAIN
-        self._decide_on_head(now)
+            self._hopeless = best_shape(_CERTAIN, bare, len(_CERTAIN) - 1, open_ended=True) is PLAIN
 
     def asks(self, now: float) -> bool:
         return not self._hopeless or self._shape_probe.near(now)
@@ -186,20 +207,22 @@ class AutoPace(Pace):
             table += [table[-1] + step * count for count in range(1, high - low + 1)]
         return table
 
-    def _decide_on_head(self, now: float) -> None:
-        """Whether drafts of the head would pay for themselves; when not, it is tried again on a timer."""
-        conditions = self.conditions
-        assert conditions is not None
-        # The head runs on the last stage, once for each window, whichever stage is the slowest.
-        seconds = self.head_seconds * conditions.group
-        slower = conditions._replace(
-            seconds=[cost + seconds for cost in conditions.seconds],
-            link=max(0.0, conditions.link - (conditions.spread - 1) * seconds),
+    def _with_drafts(self, bare: Conditions) -> Conditions:
+        """What the ring is like while the head drafts: on the last stage, whichever stage is the slowest."""
+        seconds = self.head_seconds
+        return bare._replace(
+            seconds=[cost + seconds for cost in bare.seconds],
+            link=max(0.0, bare.link - (bare.spread - 1) * seconds),
         )
+
+    def _decide_on_head(self, bare: Conditions, drafting: Conditions, now: float) -> None:
+        """Whether drafts of the head would pay for themselves; when not, they are tried again on a timer."""
         chances = self._books.chances(HEAD_BOOK, HEAD_DRAFTS)
-        shape = best_shape(survival_of(chances, HEAD_DRAFTS), slower, HEAD_DRAFTS, open_ended=False)
-        plain = conditions.sequences / max(conditions.trip(1), conditions.turn(1))
+        shape = best_shape(survival_of(chances, HEAD_DRAFTS), drafting, HEAD_DRAFTS, open_ended=False)
+        plain = bare.sequences / max(bare.trip(1), bare.turn(1))
         pays = shape.rate > plain * (1 + MARGIN)
         if pays:
             self._head_probe.reset()
-        self.head_wanted = pays or self._head_probe.due(now)
+        elif self._head_probe.due(now):
+            self._head_tried_until = now + _HEAD_PROBE_TRIPS * max(bare.trip(1), bare.turn(1))
+        self.head_wanted = pays or now < self._head_tried_until

@@ -9,7 +9,7 @@ import msgspec
 
 from longspan.errors import UsageError
 from longspan.schedule.sequence import Sequence as Stream
-from longspan.schedule.span import Span, StageTiming
+from longspan.schedule.span import DraftRequest, Span, StageTiming
 from longspan.speculate.acceptance import CommonBooks, SequenceBooks
 from longspan.speculate.composite import ProposerMaker
 from longspan.speculate.depth import PLAIN, Shape, survival_of
@@ -48,23 +48,32 @@ class Speculation:
     """
 
     def __init__(
-        self, policy: SpeculationPolicy, make_proposer: ProposerMaker, *, cost: Cost, rows: int, vocabulary: int
+        self,
+        policy: SpeculationPolicy,
+        make_proposer: ProposerMaker,
+        *,
+        rows: int,
+        vocabulary: int,
+        cost: Cost | None = None,
     ) -> None:
-        """cost: see `pace.Cost`. rows: most rows of an iteration with a decode row. vocabulary: its size."""
+        """rows: most rows of an iteration with a decode row. vocabulary: its size. cost: see `pace.AutoPace`."""
         self._make_proposer = make_proposer
         self._vocabulary = vocabulary
+        self._back = (0, False)  # rows of the newest result, and whether the head drafted in it
         self.ledger = Ledger()
         self.books = CommonBooks()
         self.pace: Pace
         if policy.width is not None and policy.depth is not None:
             self.pace = FixedPace(policy.width, policy.depth)
         else:
-            self.pace = AutoPace(self.books, cost, rows)
+            self.pace = AutoPace(self.books, rows, cost)
 
     def windows(self, sequence: Stream) -> Windows:
         """The windows of a new sequence."""
         books = SequenceBooks(self.books)
-        return Windows(sequence, self._make_proposer(books), books, self.ledger, self._vocabulary)
+        windows = Windows(sequence, self._make_proposer(books), books, self.ledger, self._vocabulary)
+        windows.drafts_early = self.pace.drafts_early
+        return windows
 
     def refresh(self, sequences: int, group: int, history: float, now: float) -> None:
         """Before rows are dealt: so many sequences decode, `group` in one iteration, behind so much history."""
@@ -100,6 +109,8 @@ class Speculation:
         """An iteration is back, before its results are taken: its decode and verify spans, void ones too."""
         self.ledger.advance(now)
         exact = [span for span in spans if span.phase.is_exact]
+        drafted = any(span.draft is DraftRequest.ALWAYS for span in exact)
+        self._back = sum(len(span.tokens) for span in exact), drafted
         for span in exact:
             self.ledger.returned(span)
         if exact:
@@ -107,7 +118,7 @@ class Speculation:
 
     def measured(self, trip: float, timings: Sequence[StageTiming]) -> None:
         """An iteration without prefill rows came back `trip` seconds after it was planned."""
-        self.pace.measured(trip, timings)
+        self.pace.measured(trip, timings, *self._back)
 
     def lost(self) -> None:
         """The ring is gone, and all that was in flight."""

@@ -43,6 +43,11 @@ class TreeWindows:
         return not self._flying and length > sequence.prompt_length and sequence.dispatched == length - 1
 
     @property
+    def draft_behind_prompt(self) -> DraftRequest:
+        """The head drafts from the row that ends the prompt: a tree needs its root's drafts."""
+        return DraftRequest.ALWAYS
+
+    @property
     def again(self) -> int:
         """Rows of the next span before its tree: the accepted branch, and the last committed token."""
         return len(self._sequence.tokens) - self._start

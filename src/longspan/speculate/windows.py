@@ -29,7 +29,8 @@ _ROWS = [tuple(range(count)) for count in range(65)]
 class Windows:
     """What lies beyond the committed tokens of a sequence. Only `Sequence` and the dealing of rows call it.
 
-    head_wanted: whether the last stage's MTP head shall draft for this sequence.
+    head_wanted: whether the last stage's MTP head shall draft for this sequence. drafts_early: whether it shall
+    behind the prompt already.
     width, depth: what the policy chose last, for the metrics.
     """
 
@@ -46,6 +47,7 @@ class Windows:
         "_sequence",
         "_vocabulary",
         "depth",
+        "drafts_early",
         "head_wanted",
         "width",
     )
@@ -65,7 +67,7 @@ class Windows:
         self._chances: list[float] = []  # of each draft, that it is right when those before it are
         self._in_flight: deque[int] = deque()  # rows of each window of this epoch, the oldest first
         self._dry = False
-        self.head_wanted = False
+        self.head_wanted = self.drafts_early = False
         self.width = self.depth = 1
 
     # --------------------------------------------------------------------------------------- what could be sent
@@ -113,6 +115,12 @@ class Windows:
         if sent < length and not self.decodable:
             return 0  # the last row of a prompt belongs to prefill
         return min(length + len(self._drafts), sequence.token_limit - 1) - sent
+
+    @property
+    def draft_behind_prompt(self) -> DraftRequest:
+        """Whether the head shall draft from the row that ends the prompt."""
+        wanted = self.drafts_early and self._proposer.uses_head
+        return DraftRequest.ALWAYS if wanted else DraftRequest.NEVER
 
     def look_ahead(self, drafts: int) -> None:
         """Let the proposer fill the stream until `drafts` drafts wait to be sent, or it has no more."""
@@ -273,7 +281,11 @@ class Windows:
         return tokens
 
     def _draft_request(self, rows: int) -> DraftRequest:
-        if not (self.head_wanted and self._proposer.uses_head):
+        if not self._proposer.uses_head:
             return DraftRequest.NEVER
+        if not self.head_wanted:
+            # A single row cannot diverge. Asked like this, the head drafts nothing and yet keeps in step, so that
+            # its drafts are good when they are wanted again.
+            return DraftRequest.ON_DIVERGENCE if rows == 1 else DraftRequest.NEVER
         waiting = len(self._drafts) - self.sent_drafts
         return DraftRequest.ON_DIVERGENCE if waiting >= max(HEAD_CHAIN, rows) else DraftRequest.ALWAYS

@@ -32,7 +32,8 @@ WINDOW = 192
 _DROPPED = 64
 """Rows that leave at once when the window is full."""
 _MOST_WAITING = 64
-"""Rows with hidden states that wait in memory for a draft to be asked for."""
+"""Rows with hidden states that wait in memory for a draft to be asked for. When more come, the oldest are dropped:
+the head's time is spent where somebody wants its drafts."""
 
 Candidates = tuple[tuple[int, float], ...]
 _Result = TypeVar("_Result")
@@ -113,7 +114,6 @@ class MtpDrafter:
         for sample in samples:
             sampled.setdefault(sample.span, {})[sample.row] = sample.token
         tips: dict[int, tuple[int, int]] = {}  # by slot
-        crowded: list[int] = []
         for (index, _, span), first in zip(plan.runnable, firsts, strict=True):
             tokens = sampled.get(index, {})
             if len(tokens) < len(span.sample_rows):
@@ -128,10 +128,8 @@ class MtpDrafter:
             live = stream.follow(span, path, states)
             if live and states is not None and _asks(span, path) and tip.row in tokens:
                 tips[span.slot] = (index, tip.row)
-            elif stream.waiting > _MOST_WAITING:
-                crowded.append(span.slot)
-        if crowded:
-            self._guard(crowded, self._feed)
+            else:
+                stream.keep_waiting(_MOST_WAITING)
         if not tips:
             return tuple(samples)
         drafts = dict(zip(tips.values(), self.draft(list(tips)), strict=True))
