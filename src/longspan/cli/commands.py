@@ -63,6 +63,7 @@ COMMANDS: tuple[Command, ...] = (
         "what long prompts do to streams that decode",
     ),
     Command("bench api", "longspan.cli.bench_api:bench_api", CHECK, "what the API adds to a token"),
+    Command("bench wan", "longspan.cli.bench_wan:bench_wan", CHECK, "what speculation brings over distance"),
     Command("bench planner", "longspan.cli.bench_planner:bench_planner", CHECK, "what a plan costs"),
     Command("bench cost", "longspan.cli.bench_cost:bench_cost", CHECK, "how well the cost models predict"),
     Command("lab list", "longspan.cli.lab:lab_list", CHECK, "the scenarios and policies there are"),
