@@ -24,6 +24,7 @@ async def test_both_arms_are_measured(tmp_path: Path, monkeypatch: pytest.Monkey
         # Times hang on the machine; that they are of the same order on both ways does not.
         assert 0 < row.token_ms < 1000
         assert row.direct_first_token_ms > 0
+        assert 0 < row.added_cpu_ms < 100
         assert row.added_ms == pytest.approx(row.token_ms - row.direct_token_ms)
         assert 0.01 < row.throughput_ratio < 100
     assert reports[-1] == "3 streams: round 1 of 1"

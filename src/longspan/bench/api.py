@@ -27,6 +27,8 @@ class ApiRow(msgspec.Struct, frozen=True):
     """One number of streams at the same time; medians over rounds of A B B A.
 
     token_ms, direct_token_ms: time between two tokens of a stream. added_ms: their difference within a round.
+    added_cpu_ms: processor time of the thread that speaks HTTP, for each token, beyond what reading the engine's
+    streams on it takes; other programs on the machine hardly change it.
     first_token_ms, direct_first_token_ms: from asking to the first token, of the streams' median.
     tokens_per_second, direct_tokens_per_second: all streams together, from asking to the last end.
     throughput_ratio: of the API over direct, within a round. noise: relative spread of the throughput of one arm
@@ -37,6 +39,7 @@ class ApiRow(msgspec.Struct, frozen=True):
     token_ms: float
     direct_token_ms: float
     added_ms: float
+    added_cpu_ms: float
     first_token_ms: float
     direct_first_token_ms: float
     tokens_per_second: float
@@ -55,9 +58,10 @@ class ApiFigures(msgspec.Struct, frozen=True):
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """One arm, once. token, first: seconds. rate: tokens a second."""
+    """One arm, once. token, first, cpu: seconds; cpu: of this thread, for each token. rate: tokens a second."""
 
     token: float
+    cpu: float
     first: float
     rate: float
 
@@ -97,17 +101,14 @@ async def _row(
         direct.append(await _direct(engine, order))
         api.append(await client.run(order))
     rates = paired([run.rate for run in api], [run.rate for run in direct])
-    # Two runs of each arm in a round.
-    added = [
-        sum(run.token for run in api[first : first + 2]) / 2
-        - sum(run.token for run in direct[first : first + 2]) / 2
-        for first in range(0, len(api), 2)
-    ]
+    added = paired_differences([run.token for run in api], [run.token for run in direct])
+    added_cpu = paired_differences([run.cpu for run in api], [run.cpu for run in direct])
     return ApiRow(
         streams=len(order.prompts),
         token_ms=1000 * statistics.median(run.token for run in api),
         direct_token_ms=1000 * statistics.median(run.token for run in direct),
         added_ms=1000 * statistics.median(added),
+        added_cpu_ms=1000 * statistics.median(added_cpu),
         first_token_ms=1000 * statistics.median(run.first for run in api),
         direct_first_token_ms=1000 * statistics.median(run.first for run in direct),
         tokens_per_second=statistics.median(rates.a),
@@ -126,15 +127,23 @@ async def _direct(engine: Engine, order: StreamOrder) -> _Run:
             first = first or last
         return asked, first, last
 
+    started = time.thread_time()
     asked, first, last = zip(*await asyncio.gather(*map(follow, order.prompts)), strict=True)
-    return _run_of(StreamTimes(asked, first, last), order.tokens)
+    return _run_of(StreamTimes(asked, first, last), order.tokens, time.thread_time() - started)
 
 
-def _run_of(times: StreamTimes, tokens: int) -> _Run:
+def paired_differences(arm_a: Sequence[float], arm_b: Sequence[float]) -> list[float]:
+    """Mean of a less mean of b, for each round of A B B A: two measurements an arm."""
+    rounds = range(0, len(arm_a), 2)
+    return [sum(arm_a[first : first + 2]) / 2 - sum(arm_b[first : first + 2]) / 2 for first in rounds]
+
+
+def _run_of(times: StreamTimes, tokens: int, cpu: float) -> _Run:
     gaps = [(last - first) / (tokens - 1) for first, last in zip(times.first, times.last, strict=True)]
     waits = [first - asked for asked, first in zip(times.asked, times.first, strict=True)]
     seconds = max(times.last) - min(times.asked)
-    return _Run(statistics.mean(gaps), statistics.median(waits), tokens * len(gaps) / seconds)
+    made = tokens * len(gaps)
+    return _Run(statistics.mean(gaps), cpu / made, statistics.median(waits), made / seconds)
 
 
 class _Client:
@@ -147,11 +156,12 @@ class _Client:
         """Have an order carried out. Raises LongspanError when the client ended instead."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        started = time.thread_time()
         self._process.stdin.write(msgspec.json.encode(order) + b"\n")
         line = await self._process.stdout.readline()
         if not line:
             raise LongspanError(f"the client ended with exit code {await self._process.wait()}; see above")
-        return _run_of(msgspec.json.decode(line, type=StreamTimes), order.tokens)
+        return _run_of(msgspec.json.decode(line, type=StreamTimes), order.tokens, time.thread_time() - started)
 
 
 @contextlib.asynccontextmanager

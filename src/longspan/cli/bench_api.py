@@ -67,6 +67,7 @@ def bench_api(
         (
             row.streams,
             f"{row.added_ms:.3f} ms",
+            f"{row.added_cpu_ms:.3f} ms",
             row.token_ms,
             row.direct_token_ms,
             row.first_token_ms,
@@ -76,5 +77,15 @@ def bench_api(
         )
         for row in figures.rows
     ]
-    headings = ("streams", "added", "token ms", "direct", "first ms", "direct", "throughput, ratio", "noise")
+    headings = (
+        "streams",
+        "added",
+        "of it CPU",
+        "token ms",
+        "direct",
+        "first ms",
+        "direct",
+        "throughput, ratio",
+        "noise",
+    )
     print(format_table(headings, rows))
