@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longspan.sampling.draw import uniform
-from longspan.speculate.acceptance import BUCKET_OF_RANK, Book, CommonBooks, SequenceBooks
+from longspan.speculate.acceptance import BUCKET_OF_RANK, Book, CommonBooks, SequenceBooks, starting_chance
 from longspan.speculate.proposer import Draft
 
 
@@ -112,3 +112,14 @@ def test_chances_stay_between_never_and_certain(records: list[tuple[int, bool]],
 def test_an_empty_book_has_no_fit() -> None:
     assert Book(0.9).fit() is None
     assert CommonBooks().fits() == {}
+
+
+def test_long_matches_that_came_true_say_nothing_good_about_short_ones_elsewhere() -> None:
+    """A text that was copied word for word must not make chance matches of the next text look certain."""
+    books = CommonBooks()
+    copied = SequenceBooks(books)
+    for _ in range(500):
+        copied.record("ngram-suffix", 40, True)
+    short, long = books.chances("ngram-suffix", 40)[2], books.chances("ngram-suffix", 40)[-1]
+    assert short <= starting_chance("ngram-suffix", 3) + 0.01
+    assert long > 0.98

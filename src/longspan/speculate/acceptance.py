@@ -141,6 +141,9 @@ class _CommonBook:
             if fit is not None:
                 fitted = _bounded(fit[0] * fit[1] ** _MIDDLE[bucket])
                 chance = (chance * _REFRESH + fitted * seen) / (_REFRESH + seen)
+            # Other ranks may make it more careful, never bolder: where one text was copied word for word, a short
+            # match in the next text is a chance match as before.
+            chance = min(chance, start)
             mixed = (book.hits[bucket] + _COMMON_TRUST * chance) / (book.trials[bucket] + _COMMON_TRUST)
             estimates.append(_bounded(mixed))
         return estimates
