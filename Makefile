@@ -37,7 +37,7 @@ lint: $(INSTALLED) ## style, format and types
 	@echo "lint: ruff and mypy found nothing"
 
 soak: $(INSTALLED) ## the long runs that `make test` leaves out
-	@$(BIN)/python -m pytest -m soak $(ARGS)
+	@$(BIN)/python -m pytest -m soak -o timeout=0 $(ARGS)
 
 clean: ## remove .venv and what tools left behind
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -68,6 +68,9 @@ class StageServer:
         if worker is not None:
             await worker.call(self._release)
             await worker.stop()
+        # Links that were aborted, also those accepted before the socket was closed, end in the next rounds.
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     # ----------------------------------------------------------------------------------------------- handshake
 
