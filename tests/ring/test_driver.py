@@ -89,7 +89,10 @@ async def test_every_ring_gives_the_same_tokens(stages: int, hold_first: bool) -
         for result in coordinator.results:
             assert [timing.stage for timing in result.timings] == list(range(stages))
             assert all(timing.received <= timing.started <= timing.finished for timing in result.timings)
-        assert coordinator.driver.pending == 0
+        # That the first stage has passed the last one on comes over another link than its result.
+        async with asyncio.timeout(5):
+            while coordinator.driver.pending:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
         assert coordinator.rooms == (0 if stages == 1 else len(coordinator.iterations))
     assert [loader.open for loader in loaders] == [0] * stages, (
         "nothing is held once a ring and its stages are closed"
