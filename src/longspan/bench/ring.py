@@ -42,7 +42,8 @@ class RingFigures(msgspec.Struct, frozen=True):
 
     decode_ratio_to_bare: tokens a second of our one-stage engine over those of a bare `llama_decode` loop.
     hop_overhead_ms: median time of a one-row frame outside of compute, divided by the links that it crosses.
-    callback_overhead_ms: median extra time of one row through half of the layers when the residual is read out.
+    callback_overhead_ms: extra time of one row through half of the layers when the residual is read out, median over
+        rounds.
     stage_memory_ratio: resident memory of the larger of two half-model stage processes over the whole model's.
     Each noise is relative: the spread of repeated measurements of one arm.
     """
@@ -84,7 +85,7 @@ def bench_ring(model: str, *, threads: int, rounds: int, report: Callable[[str],
         hop_overhead_ms=1000 * statistics.median(medians),
         hop_noise=(max(medians) - min(medians)) / statistics.median(medians),
         hop_p95_ms=1000 * float(np.percentile([value for part in hops for value in part], 95)),
-        callback_overhead_ms=1000 * (statistics.median(with_callback) - statistics.median(without)),
+        callback_overhead_ms=1000 * statistics.median(_differences(with_callback, without)),
         callback_noise=paired(with_callback, without).noise,
         callback_layers=layers,
         stage_memory_ratio=half / whole,
@@ -156,11 +157,16 @@ def _callback(source: ModelSource, layers: int, threads: int, rounds: int) -> tu
 
     try:
         measure(contexts[0], tap), measure(contexts[1], None)
-        found = abba(lambda: measure(contexts[0], tap), lambda: measure(contexts[1], None), rounds)
+        found = abba(lambda: measure(contexts[0], tap), lambda: measure(contexts[1], None), 2 * rounds)
     finally:
         for context in contexts:
             context.close()
     return list(found.a), list(found.b)
+
+
+def _differences(arm_a: list[float], arm_b: list[float]) -> list[float]:
+    """Of the means of both arms in each round A B B A: what a machine that drifts leaves comparable."""
+    return [(sum(arm_a[i : i + 2]) - sum(arm_b[i : i + 2])) / 2 for i in range(0, len(arm_a), 2)]
 
 
 class _Ring:
