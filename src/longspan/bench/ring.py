@@ -42,8 +42,8 @@ class RingFigures(msgspec.Struct, frozen=True):
 
     decode_ratio_to_bare: tokens a second of our one-stage engine over those of a bare `llama_decode` loop.
     hop_overhead_ms: median time of a one-row frame outside of compute, divided by the links that it crosses.
-    callback_overhead_ms: extra time of one row through half of the layers when the residual is read out, median over
-        rounds.
+    callback_overhead_ms: extra time of one row through half of the layers when the residual is read out; median
+        over rounds.
     stage_memory_ratio: resident memory of the larger of two half-model stage processes over the whole model's.
     Each noise is relative: the spread of repeated measurements of one arm.
     """
