@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -592,6 +593,34 @@ async def test_a_stage_that_answers_no_ping_is_lost(monkeypatch: pytest.MonkeyPa
             assert "stage 1" in str(failures[0])
             assert "has not answered for 0.3 s" in str(failures[0])
             assert driver.mute == {1}
+        finally:
+            await driver.close()
+
+
+async def test_a_link_too_busy_for_pings_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever comes from a stage is a sign of life."""
+    monkeypatch.setattr(driver_module, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(driver_module, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(StageClient, "ping", lambda client: client._pings.setdefault(0, time.perf_counter()))
+    loader = ScriptedLoader()
+    failures: list[RingError] = []
+    async with stage_servers(loader) as (server,):
+        driver = RingDriver(
+            ring_plan([server.port]),
+            loader,
+            on_result=lambda result: None,
+            on_room=lambda: None,
+            on_failure=failures.append,
+            on_progress=lambda text: None,
+        )
+        await driver.form()
+        try:
+            for number in range(10):
+                driver.send(Iteration(number, (), (), ()), np.zeros((0, loader.width), np.float32))
+                await asyncio.sleep(0.1)
+            assert not failures
+            await asyncio.sleep(0.8)
+            assert "has not answered" in str(failures[0])
         finally:
             await driver.close()
 

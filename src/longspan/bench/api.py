@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
-from longspan.bench.paired import paired
+from longspan.bench.paired import paired, paired_differences
 from longspan.bench.prompts import prompt_of_length
 from longspan.bench.stream_client import StreamOrder, StreamTimes
 from longspan.engine import Engine, EngineOptions
@@ -130,12 +130,6 @@ async def _direct(engine: Engine, order: StreamOrder) -> _Run:
     started = time.thread_time()
     asked, first, last = zip(*await asyncio.gather(*map(follow, order.prompts)), strict=True)
     return _run_of(StreamTimes(asked, first, last), order.tokens, time.thread_time() - started)
-
-
-def paired_differences(arm_a: Sequence[float], arm_b: Sequence[float]) -> list[float]:
-    """Mean of a less mean of b, for each round of A B B A: two measurements an arm."""
-    rounds = range(0, len(arm_a), 2)
-    return [sum(arm_a[first : first + 2]) / 2 - sum(arm_b[first : first + 2]) / 2 for first in rounds]
 
 
 def _run_of(times: StreamTimes, tokens: int, cpu: float) -> _Run:

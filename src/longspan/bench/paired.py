@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -39,3 +39,9 @@ def paired(arm_a: list[float], arm_b: list[float]) -> Paired:
     ratios = [sum(a) / sum(b) for a, b in rounds]
     spreads = [2 * abs(pair[0] - pair[1]) / (pair[0] + pair[1]) for round_ in rounds for pair in round_]
     return Paired(tuple(arm_a), tuple(arm_b), statistics.median(ratios), statistics.median(spreads))
+
+
+def paired_differences(arm_a: Sequence[float], arm_b: Sequence[float]) -> list[float]:
+    """Mean of a less mean of b, for each round of A B B A: two measurements an arm."""
+    rounds = range(0, len(arm_a), 2)
+    return [sum(arm_a[first : first + 2]) / 2 - sum(arm_b[first : first + 2]) / 2 for first in rounds]

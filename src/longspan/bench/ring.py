@@ -14,7 +14,7 @@ import psutil
 import uvloop
 
 from longspan.bench.bare import BareLoop
-from longspan.bench.paired import Paired, abba, paired
+from longspan.bench.paired import Paired, abba, paired, paired_differences
 from longspan.engine import Engine, EngineOptions
 from longspan.errors import RingError
 from longspan.llamacpp.library import load_library
@@ -85,7 +85,7 @@ def bench_ring(model: str, *, threads: int, rounds: int, report: Callable[[str],
         hop_overhead_ms=1000 * statistics.median(medians),
         hop_noise=(max(medians) - min(medians)) / statistics.median(medians),
         hop_p95_ms=1000 * float(np.percentile([value for part in hops for value in part], 95)),
-        callback_overhead_ms=1000 * statistics.median(_differences(with_callback, without)),
+        callback_overhead_ms=1000 * statistics.median(paired_differences(with_callback, without)),
         callback_noise=paired(with_callback, without).noise,
         callback_layers=layers,
         stage_memory_ratio=half / whole,
@@ -162,11 +162,6 @@ def _callback(source: ModelSource, layers: int, threads: int, rounds: int) -> tu
         for context in contexts:
             context.close()
     return list(found.a), list(found.b)
-
-
-def _differences(arm_a: list[float], arm_b: list[float]) -> list[float]:
-    """Of the means of both arms in each round A B B A: what a machine that drifts leaves comparable."""
-    return [(sum(arm_a[i : i + 2]) - sum(arm_b[i : i + 2])) / 2 for i in range(0, len(arm_a), 2)]
 
 
 class _Ring:

@@ -75,7 +75,6 @@ class Conversation:
     ) -> None:
         if engine.model.chat_template is None:
             raise UsageError(f"{engine.model.id} has no chat template; use `longspan complete` with plain text.")
-        self._template = engine.model.chat_template
         self._engine = engine
         self._opening = [{"role": "system", "content": system}] if system else []
         self._messages = list(self._opening)
@@ -92,9 +91,10 @@ class Conversation:
         The question and the answer join the conversation, also an answer that was stopped half-way; a question
         that cannot be answered does not.
         """
+        from longspan.llm.prompts import chat_tokens
+
         messages = [*self._messages, {"role": "user", "content": question}]
-        tokenizer = self._engine.model.tokenizer
-        prompt = tokenizer.encode(self._template.render(messages), add_special=False, parse_special=True)
+        prompt = chat_tokens(self._engine.model, messages)
         room = max(self._engine.model.context_length - len(prompt), 1)
         stream = self._engine.submit(self._sampling.request(prompt, min(self._max_tokens or room, room)))
         answer = ""

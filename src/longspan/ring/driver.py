@@ -180,6 +180,7 @@ class RingDriver:
     def _take_early(self, client: StageClient, frame: Frame) -> bool:
         if frame.kind is not Kind.RESULT or self._over:
             return False
+        client.heard()
         try:
             self._take_frame(client, frame)
         except Exception as error:

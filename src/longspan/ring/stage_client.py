@@ -54,6 +54,7 @@ class StageClient:
         self._ready: Ready | None = None
         self._pings: dict[int, float] = {}
         self._ping_number = 0
+        self._heard = 0.0
 
     @property
     def link(self) -> Link:
@@ -106,6 +107,7 @@ class StageClient:
         """The next frame that is not a Pong."""
         while True:
             frame = await self.link.receive()
+            self.heard()
             if frame.kind is not Kind.PONG:
                 return frame
             number = decode(frame, Ping).number
@@ -122,9 +124,15 @@ class StageClient:
             self._pings[self._ping_number] = time.perf_counter()
         self.link.send_at_once(encode(Ping(self._ping_number)))
 
+    def heard(self) -> None:
+        """The stage has sent something: a sign of life, also while a busy link takes no pings."""
+        self._heard = time.perf_counter()
+
     def silence(self) -> float:
-        """Seconds since the oldest ping that was not answered; 0 when all are."""
-        return time.perf_counter() - next(iter(self._pings.values())) if self._pings else 0.0
+        """Seconds since the oldest ping that was not answered, or since anything came; 0 when all are answered."""
+        if not self._pings:
+            return 0.0
+        return time.perf_counter() - max(self._heard, next(iter(self._pings.values())))
 
     async def close(self) -> None:
         """Close the link."""

@@ -79,6 +79,7 @@ class StageSession:
         self._room = Room(QUEUE_FRAMES)
         self._readers: list[asyncio.Task[None]] = []
         self._silence: asyncio.TimerHandle | None = None
+        self._heard = 0.0
         self._ended: asyncio.Future[LongspanError] = self._loop.create_future()
 
     @property
@@ -212,16 +213,20 @@ class StageSession:
                 await self._room.take()
                 self._submit(frame, time.perf_counter())
             elif frame.kind is Kind.PING:
-                self._expect_pings()
+                self._heard = time.perf_counter()
+                if self._silence is None:
+                    self._listen_on()
                 await link.send(Frame(Kind.PONG, encode(decode(frame, Ping)).header))
             else:
                 raise ProtocolError(f"unexpected {frame.kind.name} frame from {raw.peer}")
 
-    def _expect_pings(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
-        gone = RingError(f"the coordinator has sent nothing for {SILENCE_SECONDS:g} s")
-        self._silence = self._loop.call_later(SILENCE_SECONDS, self._end, gone)
+    def _listen_on(self) -> None:
+        """End the ring once neither a ping nor an iteration, which is the coordinator's too, has come for long."""
+        left = self._heard + SILENCE_SECONDS - time.perf_counter()
+        if left <= 0:
+            self._end(RingError(f"the coordinator has sent nothing for {SILENCE_SECONDS:g} s"))
+        else:
+            self._silence = self._loop.call_later(left, self._listen_on)
 
     def _take_early(self, frame: Frame) -> bool:
         """An iteration goes straight to the worker, unless others wait for room before it."""
@@ -244,6 +249,7 @@ class StageSession:
         if self._compute is None:
             raise ProtocolError("an iteration came before this stage was ready")
         compute = self._compute
+        self._heard = received
 
         def run() -> object:
             outcome = compute.run_frame(frame, received)

@@ -96,7 +96,7 @@ class TcpLink(asyncio.BufferedProtocol, Link):
             if self._left_over:
                 return False
             self._transport.writelines(parts)
-        self._count(parts)
+            self._count(parts)
         return True
 
     def send_from_thread(self, frame: Frame) -> bool:
@@ -115,7 +115,7 @@ class TcpLink(asyncio.BufferedProtocol, Link):
             if written < sum(map(len, parts)):
                 self._left_over = True
                 self._loop.call_soon_threadsafe(self._write_rest, b"".join(parts)[written:])
-        self._count(parts)
+            self._count(parts)
         return True
 
     def _write_rest(self, rest: bytes) -> None:
