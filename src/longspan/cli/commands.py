@@ -36,6 +36,7 @@ class Family(NamedTuple):
 
 FAMILIES: tuple[Family, ...] = (
     Family("bench", CHECK, "measure what things cost on this machine"),
+    Family("keys", SERVE, "certificates and tokens of a ring over several machines"),
     Family("lab", CHECK, "run the real planner in virtual time"),
 )
 
@@ -43,12 +44,17 @@ COMMANDS: tuple[Command, ...] = (
     Command("demo", "longspan.cli.demo:demo", SERVE, "see it answer, split over processes with slow links"),
     Command("serve", "longspan.cli.serve:serve", SERVE, "serve a model over the OpenAI API"),
     Command("stage", "longspan.cli.stage:stage", SERVE, "hold some layers for a coordinator elsewhere"),
+    Command("keys init", "longspan.cli.keys:keys_init", SERVE, "make an authority and a certificate for each node"),
+    Command("keys add", "longspan.cli.keys:keys_add", SERVE, "make or renew the certificate of one node"),
+    Command("keys show", "longspan.cli.keys:keys_show", SERVE, "names, fingerprints and ends of certificates"),
+    Command("keys token", "longspan.cli.keys:keys_token", SERVE, "make a secret that all nodes share"),
     Command("complete", "longspan.cli.complete:complete", ASK, "continue one prompt and stop"),
     Command("chat", "longspan.cli.chat:chat", ASK, "talk to it in this terminal"),
     Command("pull", "longspan.cli.pull:pull", FILES, "fetch a model into the cache"),
     Command("split", "longspan.cli.split:split", FILES, "write a model as a package with a file for every layer"),
     Command("doctor", "longspan.cli.doctor:doctor", CHECK, "what this machine has, and what is wrong with it"),
     Command("certify", "longspan.cli.certify:certify", CHECK, "is the split model the whole one, bit by bit?"),
+    Command("bench serve", "longspan.cli.bench_serve:bench_serve", CHECK, "load on any OpenAI endpoint"),
     Command("bench ring", "longspan.cli.bench_ring:bench_ring", CHECK, "what the ring costs"),
     Command(
         "bench concurrency",
