@@ -63,6 +63,13 @@ class PrefixIndex:
         self._owners[slot] = None
         self._lengths[slot] = 0
 
+    def move(self, slot: int, target: int) -> None:
+        """What a slot holds is in another one now, and no longer there."""
+        owner, length = self._owners[slot], self._lengths[slot]
+        self.forget(slot)
+        if owner is not None:
+            self.extend(owner, target, length)
+
     def indexed(self, sequence: Sequence, limit: int) -> int:
         """About how many positions `longest` would find: whole blocks, by their hashes alone."""
         if limit < BLOCK:

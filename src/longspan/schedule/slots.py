@@ -22,13 +22,15 @@ class Placement(NamedTuple):
     """Where a sequence could run.
 
     source: where positions [0, length) come from: `slot` itself when the sequence goes on in a cached slot, another
-    slot to copy them from, or NO_SLOT when it starts cold. evict: cached slots to drop first.
+    slot to copy them from, or NO_SLOT when it starts cold. evict: cached slots to drop first. refuge: the slot that
+    what is cached in `slot` moves to after that, or NO_SLOT.
     """
 
     slot: int
     length: int
     source: int
     evict: tuple[int, ...]
+    refuge: int
 
 
 class SlotTable:
@@ -99,6 +101,8 @@ class SlotTable:
         for evicted in placement.evict:
             self._evict(evicted)
         slot, length = placement.slot, placement.length
+        if placement.refuge != NO_SLOT:
+            self._move(slot, placement.refuge)
         if placement.source == slot:
             self._used -= self._cached.pop(slot)
             self.index.forget(slot)
@@ -166,36 +170,56 @@ class SlotTable:
         return (match.slot, length) if length else (NO_SLOT, 0)
 
     def _free_slot(self, source: int) -> int:
-        """The lowest empty slot; else one of the longer unused half of the cached ones.
+        """A slot, empty or cached, other than `source`: the one that joins the running slots to the fewest runs.
 
-        Among those, one that joins the running slots to a longer consecutive run: the library takes consecutive
-        slots through the layers together.
+        The library takes consecutive slots through the layers together, others one after the other. Of equals, the
+        lowest empty one, else the one that is unused for the longest time.
         """
-        if self._empty:
-            return self._empty[0]
-        old = [slot for slot in self._cached if slot != source]
-        if not old:
+        free = [*sorted(self._empty), *(slot for slot in self._cached if slot != source)]
+        if not free:
             return NO_SLOT
         owners = (None, *self.owners, None)
-        half = old[: (len(old) + 1) // 2]
-        return max(half, key=lambda slot: (owners[slot] is not None) + (owners[slot + 2] is not None))
+        return max(free, key=lambda slot: (owners[slot] is not None) + (owners[slot + 2] is not None))
 
     def _fit(self, sequence: Sequence, slot: int, length: int, source: int, headroom: int) -> Placement | None:
-        """Complete a placement by the cached slots that must go: the target's old content, then for cells."""
+        """Complete a placement: what must go to make place and cells, the longest unused first, and what moves."""
         if slot == NO_SLOT:
             return None
-        evict = [slot] if slot in self._cached and source != slot else []
+        evict: list[int] = []
+        taken_over = slot in self._cached and source != slot
+        if taken_over and not self._empty:
+            evict.append(next(other for other in self._cached if other != source))
         if self._limits.pooled:
-            free = self.cells_free - headroom - sequence.prefill_end - 1 + self._cached.get(slot, 0)
+            free = self.cells_free - headroom - sequence.prefill_end - 1
+            free += sum([self._cached[other] for other in evict])
+            if source == slot:
+                free += self._cached[slot]
             for other, cells in self._cached.items():
                 if free >= 0:
                     break
-                if other not in (slot, source):
+                if other != source and other not in evict:
                     evict.append(other)
                     free += cells
             if free < 0:
                 return None
-        return Placement(slot, length, source, tuple(evict))
+        refuge = NO_SLOT
+        if taken_over and slot not in evict:
+            refuge = evict[0] if evict else min(self._empty)
+        return Placement(slot, length, source, tuple(evict), refuge)
+
+    def _move(self, slot: int, refuge: int) -> None:
+        """Move what is cached in a slot to an empty one; it keeps its place in the order of use."""
+        length = self.index.length(slot)
+        self.index.move(slot, refuge)
+        self._used += length - self._cached[slot]
+        self._cached[slot] = length
+        self._cached = OrderedDict(
+            (refuge if held == slot else held, cells) for held, cells in self._cached.items()
+        )
+        self._empty.remove(refuge)
+        self._empty.append(slot)
+        heapq.heapify(self._empty)
+        self.operations += (CopyPrefix(slot, refuge, length), Drop(slot))
 
     def _evict(self, slot: int) -> None:
         self._used -= self._cached.pop(slot)
