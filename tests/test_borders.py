@@ -19,7 +19,7 @@ VOCABULARY = {"errors", "request", "status", "longspan", "openmp"}
 VOCABULARY_MODULES = {"longspan.schedule.span", "longspan.sampling.parameters"}
 """The words of the wire, which lie in a room of their own and are spoken in all."""
 
-PURE = {"schedule", "speculate", "sampling"}
+PURE = {"schedule", "speculate", "sampling", "placement"}
 """Rooms that get time and randomness passed in and touch nothing outside."""
 
 BELOW: dict[str, set[str]] = {
@@ -31,21 +31,22 @@ BELOW: dict[str, set[str]] = {
     "sampling": set(),
     "schedule": set(),
     "speculate": {"schedule", "sampling"},
+    "placement": {"speculate"},
     "llamacpp": set(),
     "model": {"llamacpp"},
     "runtime": {"model", "llamacpp", "schedule", "sampling"},
-    "ring": {"runtime", "model", "llamacpp", "schedule", "sampling"},
-    "engine": {"ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
+    "ring": {"placement", "runtime", "model", "llamacpp", "schedule", "sampling"},
+    "engine": {"placement", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
     "llm": {"engine", "model", "schedule", "sampling"},
     "server": {"engine", "ring", "model", "schedule", "speculate", "sampling"},
     "observe": {"engine", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
     "lab": {"observe", "engine", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
     "bench": {
-        *{"lab", "observe", "server", "engine", "ring", "runtime", "model"},
+        *{"lab", "observe", "server", "engine", "placement", "ring", "runtime", "model"},
         *{"llamacpp", "schedule", "speculate", "sampling"},
     },
     "cli": {
-        *{"llm", "bench", "lab", "observe", "server", "engine", "ring", "runtime", "model"},
+        *{"llm", "bench", "lab", "observe", "server", "engine", "placement", "ring", "runtime", "model"},
         *{"llamacpp", "schedule", "speculate", "sampling"},
     },
     "__main__": {"cli"},

@@ -8,6 +8,8 @@ with `exit_code`; the server answers with `status`. Anything that is not a `Long
     │   ├── ModelError           a model file or reference cannot be read
     │   │   ├── ArchitectureError    the model cannot be split, and why
     │   │   └── PackageError         a layer package is damaged, incomplete or of another model
+    │   ├── PlacementError       layers cannot be placed on the nodes, and why
+    │   ├── LockError            a topology lock cannot be read
     │   └── RequestError         a request cannot be honoured (carries `param` and `code`)
     │       ├── ContextLengthError   prompt and answer do not fit the context
     │       └── UnknownModelError    status 404
@@ -15,6 +17,7 @@ with `exit_code`; the server answers with `status`. Anything that is not a `Long
     ├── RequestTimeoutError      status 504           a request waited longer than it may
     ├── RuntimeUnavailableError  the llama.cpp library is missing or of another build
     └── RingError                exit 3, status 503   a stage is missing, refused or lost
+        ├── TopologyMismatchError    the ring is not the one of its lock
         └── ProtocolError            bytes on a link that are not of our protocol
 """
 
@@ -23,15 +26,18 @@ from __future__ import annotations
 __all__ = [
     "ArchitectureError",
     "ContextLengthError",
+    "LockError",
     "LongspanError",
     "ModelError",
     "PackageError",
+    "PlacementError",
     "ProtocolError",
     "QueueFullError",
     "RequestError",
     "RequestTimeoutError",
     "RingError",
     "RuntimeUnavailableError",
+    "TopologyMismatchError",
     "UnknownModelError",
     "UsageError",
 ]
@@ -61,6 +67,14 @@ class ArchitectureError(ModelError):
 
 class PackageError(ModelError):
     """A layer package is damaged, incomplete or belongs to another model."""
+
+
+class PlacementError(UsageError):
+    """Layers cannot be placed on the given nodes; the message says which node lacks what."""
+
+
+class LockError(UsageError):
+    """A topology lock is damaged, or of another version."""
 
 
 class RequestError(UsageError):
@@ -113,6 +127,10 @@ class RingError(LongspanError):
 
     exit_code = 3
     status = 503
+
+
+class TopologyMismatchError(RingError):
+    """The ring that would form is not the one of its lock; the message names the difference."""
 
 
 class ProtocolError(RingError):

@@ -120,7 +120,7 @@ async def test_a_stage_of_another_protocol(tiny_model: Path, monkeypatch: pytest
 
 
 async def test_more_memory_than_there_is(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("longspan.runtime.llama.memory._free_bytes", lambda library: 1000)
+    monkeypatch.setattr("longspan.runtime.llama.memory.free_bytes", lambda library: 1000)
     error = await failure(EngineOptions(str(tiny_model), threads=1))
     assert "8 slots with 512 positions each need 0.0 GB for keys and values" in str(error)
 

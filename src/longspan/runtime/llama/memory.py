@@ -12,10 +12,8 @@ import psutil
 
 from longspan.errors import LongspanError
 from longspan.llamacpp.library import Library
-from longspan.model.gguf_file import GgufFile, read_gguf
-
-_BYTES = 2
-"""Keys and values are float16."""
+from longspan.model.gguf_file import read_gguf
+from longspan.model.weights import position_bytes
 
 _GPU, _INTEGRATED_GPU = 1, 2
 """Of enum ggml_backend_dev_type: devices that hold all layers when there is one."""
@@ -23,8 +21,8 @@ _GPU, _INTEGRATED_GPU = 1, 2
 
 def check_memory(library: Library, path: Path, slots: int, cells: int) -> None:
     """Raise LongspanError with both numbers when `slots` times `cells` positions of a stage file do not fit."""
-    needed = slots * cells * _cell_bytes(read_gguf(path))
-    free = _free_bytes(library)
+    needed = slots * cells * sum(position_bytes(read_gguf(path)))
+    free = free_bytes(library)
     if needed > free:
         raise LongspanError(
             f"{slots} slots with {cells} positions each need {needed / 1e9:.1f} GB for keys and values, and this "
@@ -32,23 +30,7 @@ def check_memory(library: Library, path: Path, slots: int, cells: int) -> None:
         )
 
 
-def _cell_bytes(file: GgufFile) -> int:
-    """Bytes of keys and values of one position, over all layers of the file."""
-    prefix = f"{file.architecture}."
-    layers = file.integer(f"{prefix}block_count")
-    heads = file.integer(f"{prefix}attention.head_count")
-    width = file.integer(f"{prefix}embedding_length") // heads
-    key = file.integer(f"{prefix}attention.key_length", width)
-    value = file.integer(f"{prefix}attention.value_length", width)
-    by_layer = file.value(f"{prefix}attention.head_count_kv")
-    if isinstance(by_layer, list):
-        shared = sum(int(count) for count in by_layer)
-    else:
-        shared = layers * file.integer(f"{prefix}attention.head_count_kv", heads)
-    return shared * (key + value) * _BYTES
-
-
-def _free_bytes(library: Library) -> int:
+def free_bytes(library: Library) -> int:
     """Free memory of the graphics cards together, or of the machine when it has none."""
     total, cards = 0, 0
     for index in range(library.ggml_backend_dev_count()):
