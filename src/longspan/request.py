@@ -18,6 +18,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     ignore_eos: go on past the model's end tokens. write_special: control tokens are part of the text.
     cache_salt: the prompt's KV is shared only with requests of the same salt.
     priority: lower runs first; 0 is normal. deadline: seconds after arrival at which a WAITING request times out.
+    whole: nobody reads before the answer's end, so the pieces are handed over then, all at once.
     """
 
     prompt: tuple[int, ...]
@@ -32,6 +33,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     priority: int = 0
     deadline: float | None = None
     cache_salt: str = ""
+    whole: bool = False
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -39,13 +41,15 @@ class Piece(msgspec.Struct, frozen=True):
 
     text: what the tokens add to the answer (an unfinished character or a possible stop string is held back).
     tokens: committed token ids, the end token included. logprobs: parallel to `tokens` when asked, else empty.
-    finish_reason: None, or "stop" | "length" | "cancelled" on the last piece.
+    finish_reason: None, or "stop" | "length" | "cancelled" on the last piece. at: when it was committed, in
+    seconds of the engine's clock.
     """
 
     text: str
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
+    at: float = 0.0
 
 
 class Timings(msgspec.Struct, frozen=True):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
+
+import msgspec
 
 from longspan.errors import LongspanError
 from longspan.model.chat_template import ChatTemplate
@@ -76,7 +79,7 @@ class ScriptedStream:
                 self.given += 1
                 if step.finish_reason is not None:
                     self.timings = Timings(0.5, 0.75, 2.0, 7, 3, 5)
-                yield step
+                yield msgspec.structs.replace(step, at=time.perf_counter())
 
     async def _unless_cancelled(self, waiting: Any) -> None:
         tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._cancelled.wait())]

@@ -58,11 +58,18 @@ class Answer:
                 break
         figures.tokens += taken
         logprobs: tuple[TokenLogprob, ...] = event.logprobs[:taken]
-        return Piece("".join(texts), event.tokens[:taken], logprobs, "stop" if self._matcher.stopped else None)
+        reason = "stop" if self._matcher.stopped else None
+        return Piece("".join(texts), event.tokens[:taken], logprobs, reason, now)
 
     def finish(self, reason: str) -> Piece:
         """The last piece, with what was held back."""
-        return Piece(self._matcher.push(self._detokenizer.flush()) + self._matcher.flush(), (), (), reason)
+        return Piece(
+            self._matcher.push(self._detokenizer.flush()) + self._matcher.flush(),
+            (),
+            (),
+            reason,
+            self._figures.last,
+        )
 
     def timings(self) -> Timings:
         """The figures so far."""

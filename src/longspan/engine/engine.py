@@ -138,7 +138,7 @@ class Engine:
             )
         if request.seed is None:
             request = msgspec.structs.replace(request, seed=secrets.randbits(64))
-        stream = RequestStream(self._cancel)
+        stream = RequestStream(self._cancel, whole=request.whole)
         loop.call_soon_threadsafe(core.submit, request, stream)
         return stream
 

@@ -10,6 +10,7 @@ from longspan.errors import LongspanError
 from longspan.request import Piece, Timings
 
 Delivery = list["tuple[RequestStream, Piece | LongspanError]"]
+_Handover = list["tuple[RequestStream, list[Piece | LongspanError]]"]
 
 
 class RequestStream:
@@ -19,10 +20,12 @@ class RequestStream:
     timings: set once the answer has ended. What waits here is bounded by the answer's own length.
     """
 
-    def __init__(self, cancel: Callable[[RequestStream], None]) -> None:
+    def __init__(self, cancel: Callable[[RequestStream], None], *, whole: bool = False) -> None:
+        """whole: all pieces are handed over with the last one."""
         self.loop = asyncio.get_running_loop()
         self.timings: Timings | None = None
         self._cancel = cancel
+        self._held: list[Piece | LongspanError] | None = [] if whole else None
         self._waiting: collections.deque[Piece | LongspanError] = collections.deque()
         self._arrived = asyncio.Event()
         self._ended = False
@@ -48,24 +51,35 @@ class RequestStream:
             self._ended = True
         return item
 
-    def take(self, item: Piece | LongspanError) -> None:
-        """Accept the next piece; called on the stream's loop."""
-        self._waiting.append(item)
+    def due(self, item: Piece | LongspanError) -> list[Piece | LongspanError]:
+        """What is to be handed over now that `item` is there; called by whoever makes the pieces."""
+        if self._held is None:
+            return [item]
+        self._held.append(item)
+        if isinstance(item, Piece) and item.finish_reason is None:
+            return []
+        held, self._held = self._held, []
+        return held
+
+    def take(self, items: list[Piece | LongspanError]) -> None:
+        """Accept the next pieces; called on the stream's loop."""
+        self._waiting += items
         self._arrived.set()
 
 
 def deliver(batch: Delivery) -> None:
     """Hand a batch over to the loops that its streams belong to, with one wake-up a loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, Delivery] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, _Handover] = {}
     for stream, item in batch:
-        by_loop.setdefault(stream.loop, []).append((stream, item))
-    for loop, items in by_loop.items():
+        if items := stream.due(item):
+            by_loop.setdefault(stream.loop, []).append((stream, items))
+    for loop, handover in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_take_all, items)
+            loop.call_soon_threadsafe(_take_all, handover)
         except RuntimeError:
             continue  # that loop is closed: nobody reads these streams any more
 
 
-def _take_all(items: Delivery) -> None:
-    for stream, item in items:
-        stream.take(item)
+def _take_all(handover: _Handover) -> None:
+    for stream, items in handover:
+        stream.take(items)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 from longspan.errors import RingError
 from longspan.request import GenerationRequest, Piece, Timings
@@ -25,8 +26,14 @@ class Answers:
     """
 
     def __init__(
-        self, engine: ServingEngine, requests: Sequence[GenerationRequest], metrics: RequestMetrics
+        self,
+        engine: ServingEngine,
+        requests: Sequence[GenerationRequest],
+        metrics: RequestMetrics,
+        *,
+        whole: bool,
     ) -> None:
+        """whole: the client waits for the end, so nobody is woken up for each piece."""
         self._metrics = metrics
         self._streams: list[AnswerStream] = []
         self._pumps: list[asyncio.Task[None]] = []
@@ -34,7 +41,7 @@ class Answers:
         self._finished: set[int] = set()
         try:
             for request in requests:
-                self._streams.append(engine.submit(request))
+                self._streams.append(engine.submit(msgspec.structs.replace(request, whole=whole)))
         except BaseException:
             for stream in self._streams:
                 stream.cancel()
@@ -92,10 +99,9 @@ class Answers:
         """Count a piece in the metrics. Raises RingError when the engine gave the request up."""
         # The end of an answer may come as a piece of its own, without tokens.
         if piece.tokens:
-            now = time.perf_counter()
-            last, self._newest[index] = self._newest[index], now
+            last, self._newest[index] = self._newest[index], piece.at
             if last is not None:
-                self._metrics.gap(now - last)
+                self._metrics.gap(piece.at - last)
         if piece.finish_reason == "cancelled":
             raise RingError("The request was cancelled inside the server.")
         if piece.finish_reason is not None:

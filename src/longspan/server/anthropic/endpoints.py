@@ -43,7 +43,7 @@ class AnthropicEndpoints:
         model = service.engine.model
         generation, form = await service.worker.run(messages_request.message_request, request, model)
         head = message_head(model, generation, form)
-        answers = Answers(service.engine, [generation], service.metrics.requests)
+        answers = Answers(service.engine, [generation], service.metrics.requests, whole=not request.stream)
         if request.stream:
             return EventStream(message_events(head, answers), answers, service.options, ANTHROPIC)
         async with answers:

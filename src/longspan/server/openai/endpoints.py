@@ -43,7 +43,7 @@ class OpenAIEndpoints:
         model = service.engine.model
         requests, form = await service.worker.run(chat_request.chat_generation, request, model)
         head = answer_head("chatcmpl-", request, model, requests)
-        answers = Answers(service.engine, requests, service.metrics.requests)
+        answers = Answers(service.engine, requests, service.metrics.requests, whole=not request.stream)
         if request.stream:
             return EventStream(chat_events(head, form, answers), answers, service.options)
         async with answers:
@@ -58,7 +58,7 @@ class OpenAIEndpoints:
         requests = await service.worker.run(completion_request.completion_requests, request, model)
         head = answer_head("cmpl-", request, model, requests)
         echoed = completion_request.echoes(request, head.prompts, model)
-        answers = Answers(service.engine, requests, service.metrics.requests)
+        answers = Answers(service.engine, requests, service.metrics.requests, whole=not request.stream)
         if request.stream:
             return EventStream(completion_events(head, answers, echoed), answers, service.options)
         async with answers:

@@ -37,7 +37,7 @@ class ResponsesEndpoints:
         model = service.engine.model
         generation, form = await service.worker.run(response_request.response_request, request, model)
         answer = ResponseAnswer(request, model, generation, form)
-        answers = Answers(service.engine, [generation], service.metrics.requests)
+        answers = Answers(service.engine, [generation], service.metrics.requests, whole=not request.stream)
         if request.stream:
             return EventStream(response_events(answer, answers), answers, service.options, RESPONSES)
         async with answers:
