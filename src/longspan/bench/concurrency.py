@@ -36,13 +36,18 @@ class ConcurrencyRow(msgspec.Struct, frozen=True):
 
 
 class ConcurrencyFigures(msgspec.Struct, frozen=True):
-    """rows, and scaling: our tokens a second at 8 requests over those at 1 (None when not measured)."""
+    """rows, and scaling: our tokens a second at 8 requests over those at 1 (None when not measured).
+
+    quantisation: of the file that both servers hold.
+    """
 
     rows: tuple[ConcurrencyRow, ...]
     scaling: float | None
     threads: int
     tokens: int
     peer: str
+    model: str
+    quantisation: str
 
 
 class Load:
@@ -108,7 +113,9 @@ async def bench_concurrency(
                 await arm.close()
     by_level = {row.concurrency: row.tokens_per_second for row in rows}
     scaling = by_level[8] / by_level[1] if 1 in by_level and 8 in by_level else None
-    return ConcurrencyFigures(tuple(rows), scaling, threads, tokens, "llama.cpp server (xllamacpp)")
+    known = source.description
+    peer_name = "llama.cpp server (xllamacpp)"
+    return ConcurrencyFigures(tuple(rows), scaling, threads, tokens, peer_name, known.model_id, known.quantisation)
 
 
 async def _level(arms: tuple[Load, Load], level: int, rounds: int, report: Callable[[str], None]) -> ConcurrencyRow:

@@ -66,6 +66,7 @@ class WanFigures(msgspec.Struct, frozen=True):
     rows: tuple[WanRow, ...]
     texts: tuple[TextFigures, ...]
     model: str
+    quantisation: str
     stages: int
     threads: int
     tokens: int
@@ -73,7 +74,7 @@ class WanFigures(msgspec.Struct, frozen=True):
 
 
 class WanPlan(msgspec.Struct, frozen=True):
-    """What to measure. tokens: of each answer. rounds: of all arms forwards and backwards."""
+    """What to measure. model: reference. tokens: of each answer. rounds: of all arms forwards and backwards."""
 
     model: str
     texts: tuple[str, ...]
@@ -146,6 +147,7 @@ class Wan:
     def __init__(self, plan: WanPlan, source: ModelSource, report: Callable[[str], None]) -> None:
         self._plan = plan
         self._report = report
+        self._known = source.description
         tokenizer = Tokenizer(source.vocabulary_file())
         template = ChatTemplate(source.chat_template) if source.chat_template is not None else None
         self.prompts = {text: prompts(text, tokenizer, template) for text in plan.texts}
@@ -186,8 +188,17 @@ class Wan:
             TextFigures(text, share := statistics.mean(shares), share >= REPEATS_FROM.get(text, 0.0))
             for text, shares in self._shares.items()
         )
-        plan = self._plan
-        return WanFigures(tuple(rows), texts, plan.model, plan.stages, plan.threads, plan.tokens, plan.rounds)
+        plan, known = self._plan, self._known
+        return WanFigures(
+            tuple(rows),
+            texts,
+            known.model_id,
+            known.quantisation,
+            plan.stages,
+            plan.threads,
+            plan.tokens,
+            plan.rounds,
+        )
 
     async def run(self, arm: Arm, text: str, count: int, tokens: int) -> Run:
         """`count` requests of a text on an arm."""

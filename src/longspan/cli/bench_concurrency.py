@@ -22,6 +22,7 @@ def bench_concurrency(
     rounds: AtLeastOne = 3,
     tokens: AtLeastOne = 64,
     threads: AtLeastOne | None = None,
+    requantize: str | None = None,
     json: bool = False,
 ) -> None:
     """Measure throughput by concurrent requests, side by side with llama.cpp's own server.
@@ -45,19 +46,22 @@ def bench_concurrency(
         Tokens that each request generates.
     threads
         Threads of each server (default: all cores).
+    requantize
+        Measure with the layers packed as this type; "none" as they are (default: Q4_0 for the demo model, for whose
+        own type llama.cpp has no fast kernel; "none" for any other).
     json
         Print the figures as JSON.
     """
     from longspan.bench.concurrency import bench_concurrency as measure
-    from longspan.model.reference import resolve
+    from longspan.bench.measured_model import measured_model
     from longspan.ring.llama_loader import default_threads
 
-    source = resolve(model, progress=ProgressBars())
+    source, reference = measured_model(model, requantize, ProgressBars())
     with progress_line() as show:
         figures = asyncio.run(
             measure(
                 source,
-                model,
+                reference,
                 levels=concurrency,
                 rounds=rounds,
                 tokens=tokens,
@@ -72,6 +76,7 @@ def bench_concurrency(
         (row.concurrency, row.tokens_per_second, row.peer_tokens_per_second, row.ratio, f"{row.noise:.1%}")
         for row in figures.rows
     ]
+    print(f"{figures.model}, {figures.quantisation}, {figures.threads} threads")
     print(format_table(("requests", "tokens/s", figures.peer, "ratio", "noise"), rows))
     if figures.scaling is not None:
         print(f"\n8 requests over 1: {figures.scaling:.2f}")

@@ -38,6 +38,7 @@ def bench_wan(
     rounds: AtLeastOne = 1,
     stages: AtLeastOne = 2,
     threads: AtLeastOne = 1,
+    requantize: str | None = None,
     frontier: Literal["on", "off"] = "on",
     quick: bool = False,
     json: bool = False,
@@ -73,6 +74,9 @@ def bench_wan(
         Parts that the model is split into.
     threads
         Threads of each stage.
+    requantize
+        Measure with the layers packed as this type; "none" as they are (default: Q4_0 for the demo model, for whose
+        own type llama.cpp has no fast kernel; "none" for any other).
     frontier
         Measure fixed widths and depths of windows too, on the text `copy` at the longest delay.
     quick
@@ -84,14 +88,14 @@ def bench_wan(
 
     import msgspec
 
+    from longspan.bench.measured_model import measured_model
     from longspan.bench.wan import Wan, WanPlan
     from longspan.bench.wan_frontier import measure_frontier
-    from longspan.model.reference import resolve
 
-    source = resolve(model, progress=ProgressBars())
+    source, reference = measured_model(model, requantize, ProgressBars())
     length = tokens or (QUICK_TOKENS if quick else TOKENS)
     plan = WanPlan(
-        model,
+        reference,
         texts,
         delays or ((100.0,) if quick else (0.0, 10.0, 50.0, 100.0)),
         concurrency or ((1, 8) if quick else (1, 2, 4, 8)),

@@ -14,20 +14,15 @@ from pathlib import Path
 import msgspec
 
 from longspan.errors import UsageError
-from longspan.model import metadata as values
 from longspan.model.compose import EMBEDDING, OUTPUT, block_of, is_output
-from longspan.model.gguf_file import Tensor
 from longspan.model.gguf_writer import NewTensor, copied, gguf_chunks, gguf_size
 from longspan.model.metadata import MetadataValue
 from longspan.model.package import MANIFEST, SCHEMA_VERSION, Artifact, Manifest, Role, requantised_digest
 from longspan.model.progress import Progress
-from longspan.model.quantisation import PLAIN, requantised, row_type
+from longspan.model.quantisation import row_type
+from longspan.model.requantise import chosen, chosen_output, described_as
 from longspan.model.source import GgufSource
 from longspan.model.storage import check_space, explained, sync_directory, temporary_name
-from longspan.model.tensor_types import FILE_TYPE_NAMES
-
-_KEPT_WHOLE = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight")
-"""Matrices that choose experts: small, and a wrong choice costs more than they save."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +40,7 @@ def split_model(source: GgufSource, out: Path, *, requantise: str | None, progre
     """Write the layer package of `source` to the new directory `out` and return its manifest.
 
     requantise: None copies every tensor raw. A type of `quantisation.TARGETS` packs the matrices of the layers
-        anew: norms, biases and expert routers stay as they are, so does an embedding of its own (only rows of it
-        are read). The output matrix stays too if it is quantised already, else it becomes Q6_K (or Q8_0): llama.cpp
-        keeps it above the rest as well.
+        anew (see `model.requantise`).
     Raises UsageError when `out` is there already, ModelError when it cannot be written or the type is unknown. An
     interrupted split leaves nothing under the name `out`.
     """
@@ -110,19 +103,14 @@ def _plan(source: GgufSource, target: str | None) -> list[_Planned]:
         if block is not None:
             # Draft layers, which follow the others, are left out: nothing runs them.
             if block in layers:
-                layers[block].append(_chosen(tensor, target))
+                layers[block].append(chosen(tensor, target))
         elif is_output(tensor.name):
-            output.append(_chosen_output(tensor, target) if tensor.name == OUTPUT else copied(tensor))
+            output.append(chosen_output(tensor, target) if tensor.name == OUTPUT else copied(tensor))
         elif tensor.name != EMBEDDING:
             everywhere.append(copied(tensor))
     embedding = source.file.tensors[EMBEDDING]
-    shown = _chosen_output(embedding, target) if source.description.tied_embeddings else copied(embedding)
-    metadata = dict(source.file.metadata)
-    for key in [key for key in metadata if key.startswith("split.")]:
-        del metadata[key]
-    if target is not None:
-        numbers = {name: number for number, name in FILE_TYPE_NAMES.items()}
-        metadata["general.file_type"] = values.uint32(numbers.get(target, numbers.get(f"{target}_M", 0)))
+    shown = chosen_output(embedding, target) if source.description.tied_embeddings else copied(embedding)
+    metadata = described_as(source.file.metadata, target)
     short = {"general.architecture": metadata["general.architecture"]}
     return [
         _Planned("metadata.gguf", "metadata", None, metadata, everywhere),
@@ -130,21 +118,6 @@ def _plan(source: GgufSource, target: str | None) -> list[_Planned]:
         _Planned("output.gguf", "output", None, short, output),
         *(_Planned(f"layers/{layer:04d}.gguf", "layer", layer, short, layers[layer]) for layer in layers),
     ]
-
-
-def _chosen(tensor: Tensor, target: str | None) -> NewTensor:
-    """A layer's tensor as the package will hold it."""
-    matrix = len(tensor.shape) > 1 and tensor.name.endswith(".weight") and "_norm" not in tensor.name
-    if target is None or not matrix or tensor.name.endswith(_KEPT_WHOLE):
-        return copied(tensor)
-    kind = row_type(target, tensor.shape[0])
-    return copied(tensor) if kind == tensor.type else requantised(tensor, kind)
-
-
-def _chosen_output(tensor: Tensor, target: str | None) -> NewTensor:
-    if target is None or tensor.type not in PLAIN:
-        return copied(tensor)
-    return requantised(tensor, row_type("Q6_K", tensor.shape[0]))
 
 
 def _write(planned: _Planned, folder: Path, progress: Progress) -> Artifact:
