@@ -35,7 +35,7 @@ def lines() -> Iterator[list[str]]:
 def test_one_line_a_request(tokenizer: Tokenizer, lines: list[str]) -> None:
     engine = ScriptedEngine(tokenizer)
     with running_server(engine, ServerOptions(access_log=True)) as url, httpx.Client(base_url=url) as client:
-        body = {"messages": [{"role": "user", "content": "private words"}]}
+        body = {"model": "default", "messages": [{"role": "user", "content": "private words"}]}
         client.post("/v1/chat/completions?key=secret", json=body, headers={"x-request-id": "r1"})
         client.post("/v1/chat/completions", json={**body, "stream": True})
         client.get("/nothing")

@@ -23,7 +23,7 @@ BURSTS = [
 
 
 def chat(client: httpx.Client, **fields: Any) -> dict[str, Any]:
-    response = client.post("/v1/chat/completions", json={"messages": HELLO, **fields})
+    response = client.post("/v1/chat/completions", json={"model": "default", "messages": HELLO, **fields})
     assert response.status_code == 200, response.text
     value: dict[str, Any] = response.json()
     return value
@@ -31,7 +31,7 @@ def chat(client: httpx.Client, **fields: Any) -> dict[str, Any]:
 
 def stream(client: httpx.Client, **fields: Any) -> list[dict[str, Any]]:
     """All events of a streamed answer, `[DONE]` checked and left out."""
-    body = {"messages": HELLO, "stream": True, **fields}
+    body = {"model": "default", "messages": HELLO, "stream": True, **fields}
     response = client.post("/v1/chat/completions", json=body)
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -61,7 +61,7 @@ def test_a_whole_answer(client: httpx.Client, engine: ScriptedEngine) -> None:
         "choices": [
             {
                 "index": 0,
-                "message": {"role": "assistant", "content": "The cat sat down", "refusal": None},
+                "message": {"role": "assistant", "content": "The cat sat down", "refusal": None, "annotations": []},
                 "logprobs": None,
                 "finish_reason": "stop",
             }
@@ -358,7 +358,7 @@ def test_the_begin_token_is_put_in_front_once(client: httpx.Client, engine: Scri
 
 
 def test_request_names(client: httpx.Client) -> None:
-    body = {"messages": HELLO}
+    body = {"model": "default", "messages": HELLO}
     response = client.post("/v1/chat/completions", json=body, headers={"x-request-id": "abc-1"})
     assert response.headers["x-request-id"] == "abc-1"
     made_up = client.post("/v1/chat/completions", json=body, headers={"x-request-id": "no spaces please"})

@@ -14,14 +14,14 @@ from tests.server.scripted_engine import CONTEXT, ScriptedEngine
 
 
 def complete(client: httpx.Client, **fields: Any) -> dict[str, Any]:
-    response = client.post("/v1/completions", json=fields)
+    response = client.post("/v1/completions", json={"model": "default", **fields})
     assert response.status_code == 200, response.text
     value: dict[str, Any] = response.json()
     return value
 
 
 def stream(client: httpx.Client, **fields: Any) -> list[dict[str, Any]]:
-    response = client.post("/v1/completions", json={"stream": True, **fields})
+    response = client.post("/v1/completions", json={"model": "default", "stream": True, **fields})
     assert response.status_code == 200, response.text
     *events, done, rest = response.text.split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")

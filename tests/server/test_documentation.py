@@ -35,7 +35,7 @@ def test_the_document_holds_together(client: httpx.Client) -> None:
     schemas = document["components"]["schemas"]
     assert set(re.findall(r'"\$ref":"#/components/schemas/([^"]+)"', text)) <= set(schemas)
     assert schemas["ChatRequest"]["additionalProperties"] is False
-    assert schemas["ChatRequest"]["required"] == ["messages"]
+    assert schemas["ChatRequest"]["required"] == ["model", "messages"]
     # Without descriptions nobody knows what a field means.
     assert all(schema.get("description") for schema in schemas.values())
 
@@ -43,11 +43,11 @@ def test_the_document_holds_together(client: httpx.Client) -> None:
 def test_what_is_answered_is_what_is_documented(client: httpx.Client, engine: ScriptedEngine) -> None:
     messages = [{"role": "user", "content": "hi"}]
     bodies = {
-        "/v1/chat/completions": {"messages": messages, "logprobs": False},
-        "/v1/completions": {"prompt": "hi"},
-        "/v1/responses": {"input": "hi"},
-        "/v1/messages": {"messages": messages, "max_tokens": 4},
-        "/v1/messages/count_tokens": {"messages": messages},
+        "/v1/chat/completions": {"model": "default", "messages": messages, "logprobs": False},
+        "/v1/completions": {"model": "default", "prompt": "hi"},
+        "/v1/responses": {"model": "default", "input": "hi"},
+        "/v1/messages": {"model": "default", "messages": messages, "max_tokens": 4},
+        "/v1/messages/count_tokens": {"model": "default", "messages": messages},
         "/tokenize": {"prompt": "hi"},
         "/detokenize": {"tokens": [5]},
     }

@@ -23,21 +23,29 @@ from tests.server.scripted_engine import ScriptedEngine
 MESSAGES: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
 VALID: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {
+        "model": "default",
         "messages": MESSAGES,
         "temperature": 0.5,
         "stop": ["x"],
         "logit_bias": {"5": 1},
         "n": 2,
     },
-    "/v1/completions": {"prompt": ["a", "b"], "max_tokens": 4, "logprobs": 1, "seed": 3},
+    "/v1/completions": {"model": "default", "prompt": ["a", "b"], "max_tokens": 4, "logprobs": 1, "seed": 3},
     "/v1/responses": {
+        "model": "default",
         "input": MESSAGES,
         "text": {"format": {"type": "text"}},
         "include": [],
         "metadata": {"a": "b"},
     },
-    "/v1/messages": {"messages": MESSAGES, "max_tokens": 4, "system": "x", "stop_sequences": ["x"]},
-    "/v1/messages/count_tokens": {"messages": MESSAGES},
+    "/v1/messages": {
+        "model": "default",
+        "messages": MESSAGES,
+        "max_tokens": 4,
+        "system": "x",
+        "stop_sequences": ["x"],
+    },
+    "/v1/messages/count_tokens": {"model": "default", "messages": MESSAGES},
     "/tokenize": {"messages": MESSAGES, "add_generation_prompt": True},
     "/detokenize": {"tokens": [5, 6, 7]},
 }

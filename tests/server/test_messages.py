@@ -17,7 +17,7 @@ from tests.server.scripted_engine import ScriptedEngine, always
 from tests.tiny_models import END_TOKEN
 
 HELLO = [{"role": "user", "content": "hi"}]
-BODY: dict[str, Any] = {"messages": HELLO, "max_tokens": 20}
+BODY: dict[str, Any] = {"model": "default", "messages": HELLO, "max_tokens": 20}
 PATH = "/v1/messages"
 BURSTS = [
     Piece("The ", (5,)),
@@ -50,7 +50,14 @@ def test_a_whole_message(client: httpx.Client, engine: ScriptedEngine) -> None:
             "output_tokens": 6,
             "cache_read_input_tokens": 3,
             "cache_creation_input_tokens": 0,
+            "cache_creation": None,
+            "inference_geo": None,
+            "output_tokens_details": None,
+            "server_tool_use": None,
+            "service_tier": "standard",
         },
+        "stop_details": None,
+        "container": None,
     }
     assert response.headers["request-id"] == response.headers["x-request-id"]
 
@@ -73,7 +80,12 @@ def test_a_streamed_message(client: httpx.Client, engine: ScriptedEngine) -> Non
     assert (start["content"], start["stop_reason"], start["usage"]["output_tokens"]) == ([], None, 0)
     assert "".join(data["delta"]["text"] for name, data in events if name == "content_block_delta") == "The cat sat"
     ending = events[-2][1]
-    assert ending["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    assert ending["delta"] == {
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "stop_details": None,
+        "container": None,
+    }
     assert ending["usage"]["output_tokens"] == 6
     assert not response.text.endswith("[DONE]\n\n")
 
@@ -94,7 +106,8 @@ def test_what_ended_it(client: httpx.Client, engine: ScriptedEngine) -> None:
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "lazy")
     assert engine.requests[-1].stop == ("xyz", "lazy")
     events = named_events(client.post(PATH, json={**stops, "stream": True}).text)
-    assert events[-2][1]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "lazy"}
+    ending = events[-2][1]["delta"]
+    assert (ending["stop_reason"], ending["stop_sequence"]) == ("stop_sequence", "lazy")
     # The end token, although strings were given too.
     engine.script = always(Piece("The", (5, END_TOKEN), finish_reason="stop"))
     assert client.post(PATH, json=stops).json()["stop_reason"] == "end_turn"
@@ -135,7 +148,7 @@ def test_a_last_message_of_the_assistant_is_continued(client: httpx.Client, engi
 
 
 def test_counting_tokens(client: httpx.Client, engine: ScriptedEngine) -> None:
-    body = {"messages": HELLO, "system": "be brief"}
+    body = {"model": "default", "messages": HELLO, "system": "be brief"}
     count = client.post(f"{PATH}/count_tokens", json=body).json()
     assert not engine.requests
     client.post(PATH, json={**BODY, **body})
@@ -252,7 +265,8 @@ def test_a_call_of_a_tool(client: httpx.Client, engine: ScriptedEngine) -> None:
     text, call = answer["content"]
     assert text["text"].strip() == "Let me look."
     assert call.pop("id").startswith("toolu_")
-    assert call == {"type": "tool_use", "name": "weather", "input": {"city": "Rome"}}
+    caller = {"type": "direct"}
+    assert call == {"type": "tool_use", "name": "weather", "input": {"city": "Rome"}, "caller": caller}
     assert answer["stop_reason"] == "tool_use"
     assert "weather" in prompt_text(engine)
     events = named_events(client.post(PATH, json={**body, "stream": True}).text)

@@ -145,7 +145,7 @@ TOOL = tool()
 def test_chat_fields(
     client: httpx.Client, engine: ScriptedEngine, fields: dict[str, Any], param: str, code: str | None
 ) -> None:
-    error = refusal(client.post(CHAT, json={"messages": HELLO, **fields}), 400)
+    error = refusal(client.post(CHAT, json={"model": "default", "messages": HELLO, **fields}), 400)
     assert (error["param"], error["code"], error["type"]) == (param, code, "invalid_request_error")
     assert param.split(".")[-1].split("[")[0] in error["message"]
     assert not engine.requests
@@ -164,7 +164,7 @@ def test_chat_fields(
 )
 def test_content_parts(client: httpx.Client, part: dict[str, Any], param: str) -> None:
     messages = [*HELLO, {"role": "user", "content": [{"type": "text", "text": "look"}, part]}]
-    error = refusal(client.post(CHAT, json={"messages": messages}), 400)
+    error = refusal(client.post(CHAT, json={"model": "default", "messages": messages}), 400)
     assert error["param"] == f"messages[1].content[1].{param}"
 
 
@@ -187,7 +187,7 @@ def test_content_parts(client: httpx.Client, part: dict[str, Any], param: str) -
     ],
 )
 def test_tool_calls_in_messages(client: httpx.Client, message: dict[str, Any], param: str) -> None:
-    error = refusal(client.post(CHAT, json={"messages": [message]}), 400)
+    error = refusal(client.post(CHAT, json={"model": "default", "messages": [message]}), 400)
     assert error["param"].endswith(param)
 
 
@@ -215,7 +215,7 @@ def test_tool_calls_in_messages(client: httpx.Client, message: dict[str, Any], p
 def test_completion_fields(
     client: httpx.Client, engine: ScriptedEngine, fields: dict[str, Any], param: str
 ) -> None:
-    assert refusal(client.post(TEXT, json=fields), 400)["param"] == param
+    assert refusal(client.post(TEXT, json={"model": "default", **fields}), 400)["param"] == param
     assert not engine.requests
 
 
@@ -259,6 +259,23 @@ def test_unknown_models(client: httpx.Client, path: str) -> None:
         assert client.post(path, json={**body, "model": name}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": HELLO}),
+        (TEXT, {"prompt": "x"}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/messages", {"messages": HELLO, "max_tokens": 4}),
+        ("/v1/messages/count_tokens", {"messages": HELLO}),
+    ],
+)
+def test_a_request_must_name_a_model(client: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    response = client.post(path, json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == "`model` is required."
+    assert client.post(path, json={**body, "model": "default"}).status_code == 200
+
+
 def test_unknown_paths_and_wrong_methods(client: httpx.Client) -> None:
     assert refusal(client.get("/v1/nothing"), 404)["code"] == "not_found"
     response = client.get(CHAT)
@@ -268,16 +285,18 @@ def test_unknown_paths_and_wrong_methods(client: httpx.Client) -> None:
 
 
 def test_context_overflow_names_both_numbers(client: httpx.Client, engine: ScriptedEngine) -> None:
-    error = refusal(client.post(TEXT, json={"prompt": [7] * 40, "max_tokens": 100}), 400)
+    error = refusal(client.post(TEXT, json={"model": "default", "prompt": [7] * 40, "max_tokens": 100}), 400)
     assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
     assert f"maximum context length is {CONTEXT} tokens" in error["message"]
     assert "140" in error["message"]
-    error = refusal(client.post(TEXT, json={"prompt": [7] * CONTEXT}), 400)
+    error = refusal(client.post(TEXT, json={"model": "default", "prompt": [7] * CONTEXT}), 400)
     assert error["code"] == "context_length_exceeded"
-    error = refusal(client.post(CHAT, json={"messages": [{"role": "user", "content": "qx" * 40}]}), 400)
+    error = refusal(
+        client.post(CHAT, json={"model": "default", "messages": [{"role": "user", "content": "qx" * 40}]}), 400
+    )
     assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
     # Too long to fit whatever its tokens are, so it is not even tokenized.
-    error = refusal(client.post(TEXT, json={"prompt": "a" * 15_000}), 400)
+    error = refusal(client.post(TEXT, json={"model": "default", "prompt": "a" * 15_000}), 400)
     assert "at least" in error["message"]
     assert str(CONTEXT) in error["message"]
     assert not engine.requests
@@ -285,19 +304,21 @@ def test_context_overflow_names_both_numbers(client: httpx.Client, engine: Scrip
 
 def test_messages_that_the_template_refuses(client: httpx.Client, engine: ScriptedEngine) -> None:
     engine.served.chat_template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
-    error = refusal(client.post(CHAT, json={"messages": HELLO}), 400)
+    error = refusal(client.post(CHAT, json={"model": "default", "messages": HELLO}), 400)
     assert error["param"] == "messages"
     assert "roles must alternate" in error["message"]
 
 
 def test_no_chat_template(client: httpx.Client, engine: ScriptedEngine) -> None:
     engine.served.chat_template = None
-    assert refusal(client.post(CHAT, json={"messages": HELLO}), 400)["code"] == "no_chat_template"
+    assert (
+        refusal(client.post(CHAT, json={"model": "default", "messages": HELLO}), 400)["code"] == "no_chat_template"
+    )
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_what_the_engine_refuses(client: httpx.Client, engine: ScriptedEngine, streamed: bool) -> None:
-    body = {"messages": HELLO, "stream": streamed}
+    body = {"model": "default", "messages": HELLO, "stream": streamed}
     engine.refuse = QueueFullError("256 requests wait already", retry_after=2.2)
     response = client.post(CHAT, json=body)
     error = refusal(response, 429)
@@ -312,7 +333,7 @@ def test_what_the_engine_refuses(client: httpx.Client, engine: ScriptedEngine, s
 def test_what_was_submitted_of_several_is_cancelled(client: httpx.Client, engine: ScriptedEngine) -> None:
     engine.refuse = RuntimeError("secret")
     engine.script = lambda request: [5.0]
-    refusal(client.post(CHAT, json={"messages": HELLO, "n": 3}), 500)
+    refusal(client.post(CHAT, json={"model": "default", "messages": HELLO, "n": 3}), 500)
     # The scripted stream hears of it one turn of its loop later.
     client.get("/health")
     assert [stream.cancelled for stream in engine.streams] == [True]
@@ -323,7 +344,7 @@ def test_what_was_submitted_of_several_is_cancelled(client: httpx.Client, engine
 def test_errors_before_the_first_token(
     client: httpx.Client, engine: ScriptedEngine, streamed: bool, n: int
 ) -> None:
-    body = {"messages": HELLO, "stream": streamed, "n": n}
+    body = {"model": "default", "messages": HELLO, "stream": streamed, "n": n}
     failures: list[tuple[Exception, int]] = [
         (RingError("lost"), 503),
         (RequestTimeoutError("waited 5 s"), 504),
@@ -343,7 +364,7 @@ def test_errors_in_the_middle_of_a_stream(client: httpx.Client, engine: Scripted
     ]
     for error, message in failures:
         engine.script = always(Piece("a", (5,)), 0.01, error)
-        response = client.post(CHAT, json={"messages": HELLO, "stream": True, "n": n})
+        response = client.post(CHAT, json={"model": "default", "messages": HELLO, "stream": True, "n": n})
         assert response.status_code == 200
         *_, last, done, _ = response.text.split("\n\n")
         assert json.loads(last.removeprefix("data: "))["error"]["message"] == message
@@ -353,11 +374,14 @@ def test_errors_in_the_middle_of_a_stream(client: httpx.Client, engine: Scripted
 
 def test_errors_in_the_middle_of_a_whole_answer(client: httpx.Client, engine: ScriptedEngine) -> None:
     engine.script = lambda request: [Piece("a", (5,)), RingError("stage 1 was lost")]
-    assert refusal(client.post(CHAT, json={"messages": HELLO}), 503)["message"] == "stage 1 was lost"
+    assert (
+        refusal(client.post(CHAT, json={"model": "default", "messages": HELLO}), 503)["message"]
+        == "stage 1 was lost"
+    )
     engine.script = lambda request: [Piece("a", (5,))]
-    assert "broke off" in refusal(client.post(CHAT, json={"messages": HELLO}), 503)["message"]
+    assert "broke off" in refusal(client.post(CHAT, json={"model": "default", "messages": HELLO}), 503)["message"]
     engine.script = lambda request: [Piece("a", (), finish_reason="cancelled")]
-    assert "cancelled" in refusal(client.post(CHAT, json={"messages": HELLO}), 503)["message"]
+    assert "cancelled" in refusal(client.post(CHAT, json={"model": "default", "messages": HELLO}), 503)["message"]
 
 
 def test_bugs_are_logged_and_not_told(
@@ -365,7 +389,7 @@ def test_bugs_are_logged_and_not_told(
 ) -> None:
     engine.fail = RuntimeError("secret")
     headers = {"x-request-id": "find-me"}
-    error = refusal(client.post(CHAT, json={"messages": HELLO}, headers=headers), 500)
+    error = refusal(client.post(CHAT, json={"model": "default", "messages": HELLO}, headers=headers), 500)
     assert "secret" not in error["message"]
     (record,) = [record for record in caplog.records if "find-me" in record.getMessage()]
     assert record.exc_info is not None
@@ -400,7 +424,7 @@ names = st.sampled_from(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=st.sampled_from([CHAT, TEXT, "/tokenize", "/detokenize"]), body=st.dictionaries(names, values))
 def test_any_json_gets_a_clean_answer(client: httpx.Client, path: str, body: dict[str, Any]) -> None:
-    response = client.post(path, json={"messages": HELLO, **body} if path == CHAT else body)
+    response = client.post(path, json={"messages": HELLO, **body, "model": "default"} if path == CHAT else body)
     assert response.status_code < 500, response.text
     assert response.status_code == 200 or "error" in response.json()
 

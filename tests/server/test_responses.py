@@ -15,7 +15,7 @@ from tests.server.events import named_events
 from tests.server.scripted_engine import ScriptedEngine, always
 
 PATH = "/v1/responses"
-BODY: dict[str, Any] = {"input": "hi"}
+BODY: dict[str, Any] = {"model": "default", "input": "hi"}
 BURSTS = [Piece("The ", (5,)), Piece("", (9,)), Piece("cat", (6, 2), finish_reason="stop")]
 
 
@@ -32,6 +32,7 @@ def test_a_whole_response(client: httpx.Client, engine: ScriptedEngine) -> None:
     (message,) = answer["output"]
     assert (message["type"], message["role"], message["status"]) == ("message", "assistant", "completed")
     assert message["content"] == [{"type": "output_text", "text": "The cat", "annotations": [], "logprobs": []}]
+    assert answer["text"] == {"format": answer["text"]["format"], "verbosity": "medium"}
     assert answer["usage"] == {
         "input_tokens": len(engine.requests[0].prompt),
         "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
@@ -114,7 +115,7 @@ def test_fields_reach_the_engine(client: httpx.Client, engine: ScriptedEngine) -
     ],
 )
 def test_the_prompt(client: httpx.Client, engine: ScriptedEngine, given: Any) -> None:
-    client.post(PATH, json={"input": given, "instructions": "be brief"})
+    client.post(PATH, json={"model": "default", "input": given, "instructions": "be brief"})
     assert prompt_text(engine) == (
         "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -125,7 +126,7 @@ def test_an_answer_can_be_sent_back_as_it_came(client: httpx.Client, engine: Scr
     output = client.post(PATH, json=BODY).json()["output"]
     engine.reset()
     history = [{"role": "user", "content": "hi"}, *output, {"role": "user", "content": "on"}]
-    response = client.post(PATH, json={"input": history})
+    response = client.post(PATH, json={"model": "default", "input": history})
     assert response.status_code == 200, response.text
     assert "assistant\nThe cat<|im_end|>\n<|im_start|>user\non" in prompt_text(engine)
 
@@ -197,7 +198,8 @@ def test_a_call_of_a_function(client: httpx.Client, engine: ScriptedEngine) -> N
     assert message["content"][0]["text"].strip() == "Let me look."
     assert (call["type"], call["name"], call["status"]) == ("function_call", "weather", "completed")
     assert json.loads(call["arguments"]) == {"city": "Rome"}
-    assert answer["tools"] == [WEATHER]
+    # Every field of a tool is there, as the schema of the API wants it.
+    assert answer["tools"] == [{"description": None, "strict": None, **WEATHER}]
     events = named_events(client.post(PATH, json={**body, "stream": True}).text)
     assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
     parts = [data["delta"] for name, data in events if name == "response.function_call_arguments.delta"]
@@ -210,6 +212,6 @@ def test_a_call_of_a_function(client: httpx.Client, engine: ScriptedEngine) -> N
     engine.served.context_length = 4096
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
     history = [{"role": "user", "content": "hi"}, *answer["output"], result]
-    response = client.post(PATH, json={"input": history, "tools": [WEATHER]})
+    response = client.post(PATH, json={"model": "default", "input": history, "tools": [WEATHER]})
     assert response.status_code == 200, response.text
     assert prompt_text(engine).index('"Rome"') < prompt_text(engine).index("sunny")

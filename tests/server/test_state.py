@@ -10,7 +10,7 @@ from longspan.errors import RingError
 from longspan.request import Piece
 from tests.server.scripted_engine import ScriptedEngine
 
-BODY = {"messages": [{"role": "user", "content": "hi"}]}
+BODY = {"model": "default", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def samples(client: httpx.Client) -> dict[tuple[str, ...], float]:

@@ -19,7 +19,7 @@ from longspan.server import ServerOptions
 from tests.server.conftest import running_server
 from tests.server.scripted_engine import ScriptedEngine
 
-BODY = {"messages": [{"role": "user", "content": "hi"}]}
+BODY = {"model": "default", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 5.0) -> None:

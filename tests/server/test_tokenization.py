@@ -33,7 +33,7 @@ def test_special_tokens_around_a_prompt(client: httpx.Client, engine: ScriptedEn
 def test_messages_are_what_a_chat_would_run(client: httpx.Client, engine: ScriptedEngine) -> None:
     for fields in ({}, {"add_generation_prompt": False}):
         answer = client.post("/tokenize", json={"messages": HELLO, **fields}).json()
-        client.post("/v1/chat/completions", json={"messages": HELLO, **fields})
+        client.post("/v1/chat/completions", json={"model": "default", "messages": HELLO, **fields})
         assert tuple(answer["tokens"]) == engine.requests[-1].prompt
     messages = [*HELLO, {"role": "assistant", "content": "well"}]
     answer = client.post("/tokenize", json={"messages": messages, "continue_final_message": True}).json()

@@ -90,7 +90,7 @@ def test_a_call(client: httpx.Client, engine: ScriptedEngine) -> None:
     (call,) = choice["message"].pop("tool_calls")
     assert call.pop("id").startswith("call_")
     assert call == {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
-    assert choice["message"] == {"role": "assistant", "content": "Let me look.", "refusal": None}
+    assert choice["message"] == {"role": "assistant", "content": "Let me look.", "refusal": None, "annotations": []}
     assert choice["finish_reason"] == "tool_calls"
 
 
@@ -259,7 +259,7 @@ def test_a_form_begins_after_the_reasoning(client: httpx.Client, engine: Scripte
 def test_forms(
     client: httpx.Client, engine: ScriptedEngine, path: str, fields: dict[str, Any], right: str, wrong: str
 ) -> None:
-    body = {"messages": HELLO} if "chat" in path else {"prompt": "hi"}
+    body = {"model": "default", **({"messages": HELLO} if "chat" in path else {"prompt": "hi"})}
     response = client.post(path, json={**body, **fields})
     assert response.status_code == 200, response.text
     assert follows(engine, right)

@@ -43,7 +43,14 @@ async def stream_all(order: StreamOrder) -> StreamTimes:
 
 async def _stream(order: StreamOrder, prompt: tuple[int, ...]) -> tuple[float, float, float]:
     body = msgspec.json.encode(
-        {"prompt": prompt, "max_tokens": order.tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+        {
+            "model": "default",
+            "prompt": prompt,
+            "max_tokens": order.tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+        }
     )
     head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
     asked = time.perf_counter()

@@ -29,12 +29,19 @@ class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking
     signature: str = ""
 
 
+class Caller(msgspec.Struct, frozen=True):
+    """Who calls a tool: always the model itself."""
+
+    type: str = "direct"
+
+
 class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
     """A call of a tool."""
 
     id: str
     name: str
     input: dict[str, Any]
+    caller: Caller = Caller()
 
 
 ContentBlock = TextBlock | ThinkingBlock | ToolUseBlock

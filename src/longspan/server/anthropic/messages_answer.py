@@ -20,12 +20,20 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
 
 
 class MessageUsage(msgspec.Struct, frozen=True):
-    """input_tokens: of the prompt, without those whose KV was there already; those are the cache_read ones."""
+    """input_tokens: of the prompt, without those whose KV was there already; those are the cache_read ones.
+
+    What is null is not counted here.
+    """
 
     input_tokens: int
     output_tokens: int
     cache_read_input_tokens: int = 0
     cache_creation_input_tokens: int = 0
+    cache_creation: None = None
+    inference_geo: None = None
+    output_tokens_details: None = None
+    server_tool_use: None = None
+    service_tier: str = "standard"
 
 
 class AssistantMessage(msgspec.Struct, frozen=True):
@@ -39,6 +47,8 @@ class AssistantMessage(msgspec.Struct, frozen=True):
     stop_sequence: str | None = None
     type: str = "message"
     role: str = "assistant"
+    stop_details: None = None
+    container: None = None
 
 
 class MessageStart(msgspec.Struct, frozen=True):
@@ -53,6 +63,8 @@ class Ending(msgspec.Struct, frozen=True):
 
     stop_reason: str
     stop_sequence: str | None
+    stop_details: None = None
+    container: None = None
 
 
 class MessageDelta(msgspec.Struct, frozen=True):

@@ -63,8 +63,8 @@ class OutputConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class PromptFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What the prompt is made of. system: goes before the messages."""
 
+    model: str
     messages: AnthropicMessages
-    model: str | None = None
     system: str | Annotated[list[Block], Meta(max_length=MAX_PARTS)] | None = None
     tools: Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: AnthropicToolChoice | None = None
@@ -153,7 +153,7 @@ def _as_chat(request: PromptFields, model: ServedModel, fields: dict[str, Any]) 
     system = joined_text(request.system or "", "system")
     if system:
         messages.insert(0, {"role": "system", "content": system})
-    fields |= {"messages": messages}
+    fields |= {"model": request.model, "messages": messages}
     if messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
         fields["continue_final_message"] = True
     if request.tools:

@@ -33,11 +33,12 @@ class MessageCall(msgspec.Struct, frozen=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """What the assistant said. content: null beside calls, if there is no text."""
+    """What the assistant said. content: null beside calls, if there is no text. annotations: there are none."""
 
     content: str | None
     role: str = "assistant"
     refusal: None = None
+    annotations: tuple[()] = ()
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[MessageCall] | UnsetType = UNSET
 

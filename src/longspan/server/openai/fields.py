@@ -45,7 +45,7 @@ class GenerationFields(FormFields, frozen=True, kw_only=True):
     nothing about an answer and are recorded nowhere.
     """
 
-    model: str | None = None
+    model: str
     max_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None

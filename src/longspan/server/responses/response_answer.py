@@ -91,6 +91,12 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: str = "default"
 
 
+VERBOSITY = "medium"
+"""The only one there is."""
+
+_NO_TOOL = {"description": None, "parameters": None, "strict": None}
+"""Fields that every function has in an answer."""
+
 FIRST_NUMBER = 2
 """Events that come before those of the output."""
 
@@ -148,8 +154,8 @@ class ResponseAnswer:
             presence_penalty=request.presence_penalty or 0.0,
             frequency_penalty=request.frequency_penalty or 0.0,
             tool_choice=request.tool_choice or "auto",
-            tools=request.tools or [],
-            text=request.text or TextOptions(),
+            tools=[_NO_TOOL | tool for tool in request.tools or ()],
+            text=msgspec.structs.replace(request.text or TextOptions(), verbosity=VERBOSITY),
             reasoning={"effort": request.reasoning.effort if request.reasoning else None, "summary": None},
             top_logprobs=request.top_logprobs or 0,
             user=request.user,

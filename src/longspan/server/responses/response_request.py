@@ -55,8 +55,8 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, k
     user, safety_identifier, prompt_cache_key and metadata are the caller's own notes; metadata is sent back.
     """
 
+    model: str
     input: str | Items
-    model: str | None = None
     instructions: str | None = None
     max_output_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
