@@ -67,7 +67,7 @@ def _node(draw: random.Random, name: str, layers: int) -> Node:
     layer = draw.uniform(0.1, 5.0) / 1000
     return Node(
         name=name,
-        memory_bytes=(150 + draw.randint(20, 300)) * MIB,
+        memory_bytes=(80 + draw.randint(20, 300)) * MIB,
         reserve_bytes=draw.choice((0, 20)) * MIB,
         layer_seconds=layer,
         row_seconds=draw.choice((None, layer / 4)),

@@ -97,7 +97,7 @@ def test_spares_are_named() -> None:
 
 
 def test_memory_that_limits_is_named() -> None:
-    nodes = [node("fast", 0.1, memory=220), node("slow", 10.0)]
+    nodes = [node("fast", 0.1, memory=150), node("slow", 10.0)]
     found = place(shape(), nodes, NEAR, DEMAND)
     assert found.limit == "memory of fast"
 

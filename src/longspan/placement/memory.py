@@ -7,8 +7,9 @@ import msgspec
 from longspan.placement.demand import Demand
 from longspan.placement.model_shape import ModelShape
 
-PROCESS_BYTES = 150 << 20
-"""The interpreter, the libraries and their pools, of a stage that holds no layer: measured on Linux, x86_64."""
+PROCESS_BYTES = 80 << 20
+"""The interpreter, the libraries and their pools: what `longspan bench plan` found a stage process to use beyond
+the rest (Linux, x86_64), and a quarter more."""
 
 SAMPLED_ROWS = 128
 """Rows of logits that the last stage keeps room for, at least (`runtime.llama.runtime.MAX_SAMPLES`)."""

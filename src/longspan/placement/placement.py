@@ -248,6 +248,7 @@ class _Task:
         value = max(found.total, groups * found.slowest)
         if max(relaxed.total, others * relaxed.slowest) < (1 - FULL) * value:
             layer = max(self._model.layer_bytes)
+            layer += self._demand.slots * self._demand.cells * max(self._model.position_bytes)
             full = [stage.node for stage in stages if stage.usable_bytes - stage.memory.total < layer]
             return f"memory of {', '.join(full) or 'every node'}"
         slowest = max(range(len(stages)), key=prediction.stage_seconds.__getitem__)
