@@ -10,6 +10,7 @@ from longspan.cli.engine_options import EngineArguments
 from longspan.cli.sampling_options import SamplingArguments
 from longspan.engine import EngineOptions
 from longspan.errors import UsageError
+from longspan.ring.security import SecurityOptions
 
 
 def test_without_arguments_the_engine_has_its_own_defaults() -> None:
@@ -36,6 +37,10 @@ def test_every_argument_arrives() -> None:
         max_waiting=7,
         queue_timeout=1.5,
         heal_seconds=2.0,
+        keys="keys/coordinator",
+        token_file="ring.token",
+        pin=("ab" * 32,),
+        insecure=True,
     )
     options = arguments.options("model.gguf")
     assert options == EngineOptions(
@@ -59,6 +64,7 @@ def test_every_argument_arrives() -> None:
         max_waiting=7,
         queue_timeout=1.5,
         heal_seconds=2.0,
+        security=SecurityOptions("keys/coordinator", "ring.token", ("ab" * 32,), True),
     )
     assert EngineArguments(stages=3).options("demo").stages == 3
 
@@ -66,7 +72,8 @@ def test_every_argument_arrives() -> None:
 def test_every_option_of_the_engine_can_be_given() -> None:
     renamed = {"link_delay_ms": "link_delay"}
     options = {renamed.get(field.name, field.name) for field in dataclasses.fields(EngineOptions)}
-    assert options - {"model"} == {field.name for field in dataclasses.fields(EngineArguments)}
+    arguments = {field.name for field in dataclasses.fields(EngineArguments)}
+    assert options - {"model", "security"} == arguments - {"keys", "token_file", "pin", "insecure"}
 
 
 def test_ring_and_stages_contradict_each_other() -> None:

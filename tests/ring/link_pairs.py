@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
 from longspan.ring.delay import DelayedLink
+from longspan.ring.dial import connect
 from longspan.ring.in_process import pair
 from longspan.ring.link import Link
-from longspan.ring.tcp import TcpLink, connect
+from longspan.ring.tcp import TcpLink
 
 Ends = tuple[Link, Link]
 

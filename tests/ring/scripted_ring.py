@@ -14,8 +14,10 @@ import numpy as np
 
 from longspan.errors import RingError
 from longspan.ring.driver import RingDriver
+from longspan.ring.loader import StageLoader
 from longspan.ring.messages import Assignment
 from longspan.ring.ring_plan import RingPlan, StagePlace
+from longspan.ring.security import OPEN, Security
 from longspan.ring.stage_server import StageServer
 from longspan.runtime.base import Capacity, StageRuntime
 from longspan.runtime.script import Script
@@ -40,7 +42,7 @@ CELLS = 256
 Fault = FailSpan | RaiseError
 
 
-class ScriptedLoader:
+class ScriptedLoader(StageLoader):
     """A `StageLoader` of a scripted model of LAYERS layers.
 
     loads: every assignment that was loaded. open: runtimes that were not closed yet.
@@ -83,6 +85,9 @@ class ScriptedLoader:
         self.loads.append(assignment)
         self.open += 1
         return self.make(assignment)
+
+    def free_bytes(self) -> int:
+        return 1 << 30
 
 
 class _Counted(ScriptedRuntime):
@@ -159,6 +164,7 @@ class Coordinator:
         script: Script = SCRIPT,
         speculation: Speculation | None = None,
         planner: type[Planner] = Planner,
+        security: Security = OPEN,
     ) -> None:
         self.driver = RingDriver(
             plan,
@@ -167,6 +173,7 @@ class Coordinator:
             on_room=self._on_room,
             on_failure=self._on_failure,
             on_progress=lambda text: self.progress.append(text),
+            security=security,
         )
         self.progress: list[str] = []
         self.iterations: list[Iteration] = []

@@ -67,6 +67,7 @@ def test_a_mutated_prefix_is_a_prefix_or_a_protocol_error(data: st.DataObject) -
     ("data", "message"),
     [
         (b"GET / HTTP/1.1\r\nHost", r"does not speak Longspan: it sent b'GET ' where b'LSPN' was expected.*stage"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(9), "speaks TLS.*--keys and --token-file"),
         (prefix(kind=0), "unknown kind 0"),
         (prefix(kind=99), f"unknown kind 99 .protocol {PROTOCOL_VERSION}, ours is {PROTOCOL_VERSION}"),
         (prefix(version=7), f"protocol 7, ours is {PROTOCOL_VERSION}: install the same Longspan"),
@@ -81,10 +82,11 @@ def test_says_what_is_wrong_with_a_prefix(data: bytes, message: str) -> None:
         read_prefix(data, 100, 1000)
 
 
-def test_hello_and_refuse_are_read_whatever_their_version() -> None:
+def test_what_is_said_before_versions_are_known_is_read_whatever_its_version() -> None:
+    early = {Kind.HELLO, Kind.REFUSE, Kind.CHALLENGE, Kind.PROOF}
     for version in (0, PROTOCOL_VERSION + 1, 65535):
-        for kind in (Kind.HELLO, Kind.REFUSE):
+        for kind in early:
             assert read_prefix(prefix(version, kind)).version == version
-        for kind in set(Kind) - {Kind.HELLO, Kind.REFUSE}:
+        for kind in set(Kind) - early:
             with pytest.raises(ProtocolError, match="install the same Longspan"):
                 read_prefix(prefix(version, kind))

@@ -16,6 +16,7 @@ import pytest
 
 from longspan.errors import RingError, UsageError
 from longspan.ring import stage_server
+from longspan.ring.dial import connect
 from longspan.ring.frame import MAGIC, PREFIX, PROTOCOL_VERSION, Frame, Kind
 from longspan.ring.messages import (
     Assignment,
@@ -31,7 +32,7 @@ from longspan.ring.messages import (
     encode,
 )
 from longspan.ring.stage_server import MAX_STRANGERS, StageServer, serve_stage
-from longspan.ring.tcp import TcpLink, connect
+from longspan.ring.tcp import TcpLink
 from longspan.runtime.base import StageRuntime
 from longspan.runtime.scripted import RaiseError
 from longspan.sampling.parameters import SamplingParameters

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.errors import ProtocolError, RingError
+from longspan.ring.dial import connect
 from longspan.ring.frame import MAX_HANDSHAKE_HEADER_BYTES, MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, Frame, Kind, Prefix
-from longspan.ring.tcp import QUEUE_FRAMES, TcpLink, connect
+from longspan.ring.tcp import QUEUE_FRAMES, TcpLink
 from tests.ring.link_pairs import listening, raw_end, tcp_ends
 from tests.ring.test_frame import prefix
 from tests.ring.test_messages import FRAMES

@@ -17,6 +17,7 @@ RING = Group("Ring", sort_key=1)
 RUNTIME = Group("Runtime", sort_key=2)
 SPECULATION = Group("Speculation", sort_key=4)
 SCHEDULING = Group("Scheduling", sort_key=3)
+SECURITY = Group("Security of the ring", sort_key=5)
 
 AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 Milliseconds = Annotated[float, Parameter(validator=Number(gte=0, lte=60_000))]
@@ -36,6 +37,8 @@ class EngineArguments:
     ring: Annotated[
         str | None,
         Parameter(group=RING, help="Use stages that listen elsewhere: HOST:PORT,HOST:PORT in ring order."),
+    ] = None
+        str | None,
     ] = None
     hold_first_stage: Annotated[
         bool, Parameter(group=RING, help="Run the first stage in the coordinator's own process.")
@@ -96,12 +99,29 @@ class EngineArguments:
 
     def options(self, model: str, *, slots: int = 8) -> EngineOptions:
         """These arguments for one model, with so many slots unless they say. Each slot takes memory for a context.
+    keys: Annotated[
+        str | None,
+        Parameter(group=SECURITY, env_var="LONGSPAN_KEYS", help="Directory of this node's keys."),
+    ] = None
+    token_file: Annotated[
+        str | None,
+        Parameter(group=SECURITY, env_var="LONGSPAN_TOKEN_FILE", help="File with the secret that all nodes share."),
+    ] = None
+    pin: Annotated[
+        tuple[str, ...],
+        Parameter(group=SECURITY, help="Let in only certificates with these fingerprints; may be given again."),
+    ] = ()
+    insecure: Annotated[
+        bool, Parameter(group=SECURITY, help="Use stages elsewhere over links that anybody can read and change.")
+    ] = False
+
 
         Raises UsageError when two of them contradict each other.
         """
         from longspan.engine import EngineOptions
 
         if self.ring is not None and self.stages != 1:
+        from longspan.ring.security import SecurityOptions
             raise UsageError("--ring names the stages already; leave --stages away.")
         addresses = tuple(address.strip() for address in self.ring.split(",")) if self.ring else ()
         return EngineOptions(
@@ -126,3 +146,4 @@ class EngineArguments:
             trace=self.trace,
             heal_seconds=self.heal_seconds,
         )
+            security=SecurityOptions(self.keys, self.token_file, self.pin, self.insecure),

@@ -19,6 +19,10 @@ def stage(
     listen: str = "127.0.0.1:0",
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     library: str | None = None,
+    keys: Annotated[str | None, Parameter(env_var="LONGSPAN_KEYS")] = None,
+    token_file: Annotated[str | None, Parameter(env_var="LONGSPAN_TOKEN_FILE")] = None,
+    pin: tuple[str, ...] = (),
+    insecure: bool = False,
 ) -> None:
     """Hold some layers of a model, and run them for a coordinator.
 
@@ -28,8 +32,8 @@ def stage(
 
     For example:
 
-        longspan stage --model demo --listen 0.0.0.0:7001
-        longspan stage --model /models/demo-package --listen 192.0.2.7:7001
+        longspan stage --model demo --listen 0.0.0.0:7001 --keys keys/first
+        longspan stage --model /models/demo-package --listen 192.0.2.7:7001 --token-file ring.token
 
     Parameters
     ----------
@@ -41,16 +45,29 @@ def stage(
         Threads to compute with (default: all cores).
     library
         Another libllama of the same build, for example with CUDA.
+    keys
+        Directory of this node's certificate, made by longspan keys init. Only
+        nodes of the same authority are let in then, and only a coordinator
+        gives work.
+    token_file
+        File with the secret that all nodes share, made by longspan keys token.
+    pin
+        Let in only certificates with these fingerprints; may be given again.
+    insecure
+        Listen for other machines without keys and token: everybody who can
+        reach this stage can use it and read what it computes.
     """
     set_waiting()  # before the library is loaded
     import uvloop
 
     from longspan.model.reference import resolve
     from longspan.ring.ring_plan import parse_address
+    from longspan.ring.security import SecurityOptions
     from longspan.ring.stage_process import StageOptions, run_stage
 
     host, port = parse_address(listen)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     # Fetched here and not by the stage, so that a person sees a bar; the stage then finds the file.
     resolve(model, progress=ProgressBars())
-    uvloop.run(run_stage(StageOptions(model, host, port, threads=threads, library=library)))
+    security = SecurityOptions(keys, token_file, pin, insecure)
+    uvloop.run(run_stage(StageOptions(model, host, port, threads=threads, library=library, security=security)))

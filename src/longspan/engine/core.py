@@ -136,6 +136,8 @@ class EngineCore:
             on_room=self._pump,
             on_failure=self._on_failure,
             on_progress=self._report,
+            security=self._formation.security,
+            artifacts=self._formation.artifacts,
         )
         self._driver = driver
         capacity = await driver.form()

@@ -11,9 +11,11 @@ from longspan.errors import UsageError
 from longspan.model.source import ModelSource
 from longspan.model.splits import even_splits, parse_splits
 from longspan.ring.launcher import LocalLauncher, StageHandle
+from longspan.ring.artifact_source import ArtifactSource
 from longspan.ring.llama_loader import default_threads
 from longspan.ring.ring_plan import RingPlan, StagePlace, parse_address
 from longspan.ring.stage_process import StageOptions
+from longspan.ring.security import OPEN, Security, check_exposure, load_security
 
 HEADED = frozenset(("auto", "mtp", "mtp+ngram"))
 """Proposers that use the drafts of an MTP head."""
@@ -22,7 +24,7 @@ HEADED = frozenset(("auto", "mtp", "mtp+ngram"))
 class Formation:
     """Knows how to make a ring plan for one engine, as often as the ring has to form.
 
-    ranges: layers of each stage. threads: of each local stage.
+    ranges: layers of each stage. threads: of each local stage. security: of links to stages elsewhere.
     """
 
     def __init__(self, options: EngineOptions, source: ModelSource) -> None:
@@ -30,6 +32,8 @@ class Formation:
         self._source = source
         self._remote = tuple(parse_address(address) for address in options.ring)
         self.ranges = self._ranges()
+        self.security = self._security()
+        self.artifacts = ArtifactSource(source)
         for start, end in self.ranges:
             source.check_range(start, end)
         description = source.description
@@ -108,6 +112,16 @@ class Formation:
         self._children[index] = await self._launcher.start(index, options)
 
     def _ranges(self) -> list[tuple[int, int]]:
+    def _security(self) -> Security:
+        """Local stages are children of this process on its own machine: their links are open."""
+        if not self._remote:
+            return OPEN
+        options = self._options.security
+        security = load_security(options)
+        hosts = (host for host, _ in self._remote)
+        check_exposure(hosts, security, insecure=options.insecure, what="call")
+        return security
+
         options, layers = self._options, self._source.description.layers
         count = len(self._remote) + (1 if options.hold_first_stage else 0) if self._remote else options.stages
         if options.splits is None:

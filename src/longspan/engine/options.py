@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from longspan.errors import UsageError
+from longspan.ring.security import SecurityOptions
 
 DEFAULT_CONTEXT = 4096
 
@@ -28,6 +29,7 @@ class EngineOptions:
     mixing: prefill may join decode rows in one iteration. cost_model: name of the model that predicts durations.
     trace: file that gets one record an iteration.
     heal_seconds: how long a lost ring may take to form again before running requests fail.
+    security: how this coordinator and the stages of `ring` know each other; local stages need nothing.
     """
 
     model: str = "demo"
@@ -52,6 +54,7 @@ class EngineOptions:
     heal_seconds: float = 30.0
 
     def __post_init__(self) -> None:
+    security: SecurityOptions = dataclasses.field(default_factory=SecurityOptions)
         for name, low, high in (
             ("stages", 1, 256),
             ("slots", 1, 256),

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 
 from longspan.errors import LongspanError, ProtocolError, RingError
+from longspan.ring.artifact_source import ArtifactSource
 from longspan.ring.frame import Frame, Kind
 from longspan.ring.loader import StageLoader
 from longspan.ring.messages import Assignment, Failed, Passed, decode, encode_iteration
 from longspan.ring.outbox import Outbox
 from longspan.ring.own_stage import OwnStage
 from longspan.ring.ring_plan import RingPlan, StagePlace
+from longspan.ring.security import OPEN, Security
 from longspan.ring.stage_client import StageClient
 from longspan.runtime.base import Activations, Capacity
 from longspan.schedule.span import Iteration, IterationResult
@@ -51,13 +53,17 @@ class RingDriver:
         on_room: Callable[[], None],
         on_failure: Callable[[RingError], None],
         on_progress: Callable[[str], None],
+        security: Security = OPEN,
+        artifacts: ArtifactSource | None = None,
     ) -> None:
         self._plan = plan
         self._loader = loader
         self._on_result = on_result
         self._on_room = on_room
         self._on_failure = on_failure
-        self._clients = [StageClient(place, on_progress) for place in plan.places if place.address is not None]
+        self._clients = [
+            StageClient(place, on_progress, security, artifacts) for place in plan.places if place.address is not None
+        ]
         first = plan.places[0]
         self._own = OwnStage(first, loader, on_progress) if first.address is None else None
         self._outgoing = Outbox(lambda frame: self._clients[0].link, self._sent_on)

@@ -9,8 +9,8 @@
     12      8      payload length, big-endian
     20      …      header: msgpack (see `messages`), then the payload: raw tensor bytes
 
-Lengths are checked against bounds before anything is allocated. The layout of the first 20 bytes and of `Hello` and
-`Refuse` never changes, so that peers of two versions can tell each other what they are.
+Lengths are checked against bounds before anything is allocated. The layout of the first 20 bytes and of the frames
+in `STABLE_KINDS` never changes, so that peers of two versions can tell each other what they are.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import struct
 
 from longspan.errors import ProtocolError
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Raised with any change of a field that travels."""
 
 MAGIC = b"LSPN"
+_TLS_HELLO = b"\x16\x03\x01"
 PREFIX = struct.Struct(">4sHBBIQ")
 MAX_HEADER_BYTES = 32 << 20
 """Room for 256 slots that all begin in one iteration, each with the largest grammar and logit bias."""
@@ -46,6 +47,12 @@ class Kind(enum.IntEnum):
     PONG = 9
     FAILED = 10
     PASSED = 11
+    CHALLENGE = 12
+    PROOF = 13
+
+
+STABLE_KINDS = frozenset((Kind.HELLO, Kind.REFUSE, Kind.CHALLENGE, Kind.PROOF))
+"""What peers of two versions say to each other before they know that they are of two versions."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,8 +86,8 @@ def read_prefix(
 ) -> Prefix:
     """Decode and check the first 20 bytes of a frame.
 
-    Raises ProtocolError when they are not a frame, or announce more than the bounds allow. Only a Hello or a Refuse
-    may be of another protocol version.
+    Raises ProtocolError when they are not a frame, or announce more than the bounds allow. Only what is said before
+    versions are known may be of another protocol version.
     """
     if len(data) != PREFIX.size:
         raise ProtocolError(f"a frame begins with {PREFIX.size} bytes, got {len(data)}")
@@ -89,6 +96,10 @@ def read_prefix(
         raise ProtocolError(
             f"the peer does not speak Longspan: it sent {bytes(magic)!r} where {MAGIC!r} was expected. "
             "Check that the address is that of a `longspan stage`."
+    if magic[:3] == _TLS_HELLO:
+        raise ProtocolError(
+            "the peer speaks TLS, and this side was started without --keys and --token-file: give it the same"
+        )
         )
     try:
         known = Kind(kind)
@@ -96,7 +107,7 @@ def read_prefix(
         raise ProtocolError(
             f"frame of unknown kind {kind} (protocol {version}, ours is {PROTOCOL_VERSION})"
         ) from None
-    if version != PROTOCOL_VERSION and known not in (Kind.HELLO, Kind.REFUSE):
+    if version != PROTOCOL_VERSION and known not in STABLE_KINDS:
         raise ProtocolError(
             f"frame of protocol {version}, ours is {PROTOCOL_VERSION}: install the same Longspan on both"
         )

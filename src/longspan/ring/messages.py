@@ -74,6 +74,21 @@ class Refuse(msgspec.Struct, frozen=True):
     digest: str
 
 
+class Challenge(msgspec.Struct, frozen=True):
+    """A random number that the other end's proof must name; token: the sender has one. Encoded as a map."""
+
+    nonce: bytes
+    token: bool = False
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What `handshake.proof_of` makes; the accepting end adds a random number of its own. Encoded as a map."""
+
+    nonce: bytes
+    proof: bytes
+    token: bool = False
+
+
 class Progress(msgspec.Struct, frozen=True):
     """What a stage is doing before it is ready."""
 
@@ -131,7 +146,7 @@ class IterationHeader(msgspec.Struct, frozen=True, array_like=True):
     timings: tuple[StageTiming, ...] = ()
 
 
-Message = Hello | Refuse | Progress | Ready | Welcome | Ping | Passed | Failed | IterationResult
+Message = Challenge | Proof | Hello | Refuse | Progress | Ready | Welcome | Ping | Passed | Failed | IterationResult
 _M = TypeVar("_M")
 
 _KINDS: dict[type, Kind] = {
@@ -144,6 +159,8 @@ _KINDS: dict[type, Kind] = {
     Passed: Kind.PASSED,
     Failed: Kind.FAILED,
     IterationResult: Kind.RESULT,
+    Challenge: Kind.CHALLENGE,
+    Proof: Kind.PROOF,
 }
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[type, msgspec.msgpack.Decoder[object]] = {

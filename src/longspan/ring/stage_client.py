@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable
 
 from longspan import __version__
-from longspan.errors import ProtocolError, RingError
+from longspan.errors import ModelError, ProtocolError, RingError
+from longspan.ring.artifact_messages import WANT, Want
+from longspan.ring.artifact_source import ArtifactSource
 from longspan.ring.assignment import MAX_CELLS
 from longspan.ring.delay import delayed
+from longspan.ring.dial import dial
 from longspan.ring.frame import PROTOCOL_VERSION, Frame, Kind
 from longspan.ring.link import Link
 from longspan.ring.messages import (
@@ -25,7 +28,8 @@ from longspan.ring.messages import (
     encode,
 )
 from longspan.ring.ring_plan import StagePlace
-from longspan.ring.tcp import TcpLink, connect
+from longspan.ring.security import OPEN, Security
+from longspan.ring.tcp import TcpLink
 from longspan.runtime.base import Capacity
 from longspan.status import StageStatus
 
@@ -41,7 +45,10 @@ LOAD_SECONDS = 900.0
 class StageClient:
     """The control link to one stage. state, detail: for a person. mute: it was given up because it said nothing."""
 
-    def __init__(self, place: StagePlace, on_progress: Callable[[str], None]) -> None:
+    def __init__(self, place: StagePlace, on_progress: Callable[[str], None], security: Security = OPEN,
+        artifacts: ArtifactSource | None = None,
+    ) -> None:
+        """artifacts: where a stage that lacks its layers gets them from."""
         assert place.address is not None
         self.place = place
         self.state = "missing"
@@ -50,6 +57,8 @@ class StageClient:
         self.name = f"stage {place.index} (layers {place.start}-{place.end}, {place.address[0]}:{place.address[1]})"
         self._address = place.address
         self._on_progress = on_progress
+        self._security = security
+        self._artifacts = artifacts
         self._link: Link | None = None
         self._ready: Ready | None = None
         self._pings: dict[int, float] = {}
@@ -65,12 +74,17 @@ class StageClient:
     async def open(self, ring: str, digest: str, assignment: Assignment, delay_ms: float) -> Capacity:
         """Connect, hand over the assignment, wait until the stage is ready. Raises RingError naming the stage."""
         try:
-            raw = await connect(*self._address, CONNECT_SECONDS)
+            raw = await dial(*self._address, CONNECT_SECONDS, self._security, "stage")
             self._link = delayed(raw, delay_ms)
             hello = Hello(PROTOCOL_VERSION, __version__, "coordinator", ring, digest, assignment=assignment)
             await self._link.send(encode(hello))
             self.state, self.detail = "loading", "connected"
-            ready = await self._await_ready(raw, assignment)
+            try:
+                ready = await self._await_ready(raw, assignment)
+            except RingError as error:
+                if raw.statistics.frames_received or self._security.active:
+                    raise
+                raise RingError(f"{error} before it said a word: it may ask for --keys or --token-file") from None
         except RingError as error:
             if self.state != "failed":
                 self.state = "missing" if self._link is None else "failed"
@@ -96,12 +110,22 @@ class StageClient:
                 self._on_progress(f"stage {self.place.index}: {self.detail}")
             elif frame.kind is Kind.READY:
                 return _checked(decode(frame, Ready), assignment)
+            elif frame.kind is Kind.WANT:
+                await self._send_artifact(WANT.decode(frame), assignment)
             elif frame.kind is Kind.REFUSE:
                 raise RingError(f"refused: {decode(frame, Refuse).reason}")
             elif frame.kind is Kind.FAILED:
                 raise RingError(decode(frame, Failed).reason)
             else:
                 raise ProtocolError(f"unexpected {frame.kind.name} frame before the stage was ready")
+
+    async def _send_artifact(self, want: Want, assignment: Assignment) -> None:
+        if self._artifacts is None:
+            raise RingError("it has no layers, and this coordinator has none to give")
+        try:
+            await self._artifacts.send(self.link, want, assignment.start, assignment.end)
+        except ModelError as error:
+            raise RingError(f"its layers cannot be sent: {error}") from None
 
     async def receive(self) -> Frame:
         """The next frame that is not a Pong."""

@@ -15,21 +15,24 @@ import uvloop
 
 from longspan.errors import LongspanError
 from longspan.openmp import set_waiting
+from longspan.ring.security import SecurityOptions, check_exposure, load_security
 
 
 class StageOptions(msgspec.Struct, frozen=True):
     """What a stage process needs to know before a coordinator calls.
 
+    model: reference of it; None: whatever the coordinator serves, whose layers it then gives.
     mtp_head: load the model's MTP head, if Longspan carries one, in case that the coordinator asks for drafts.
     follow_parent: end when standard input is closed, which happens whenever the parent process goes.
     """
 
-    model: str
+    model: str | None
     host: str = "127.0.0.1"
     port: int = 0
     threads: int | None = None
     library: str | None = None
     follow_parent: bool = False
+    security: SecurityOptions = SecurityOptions()
     mtp_head: bool = True
 
 
@@ -41,8 +44,6 @@ def announce(host: str, port: int) -> None:
 async def run_stage(options: StageOptions, on_listening: Callable[[str, int], None] = announce) -> None:
     """Serve until a signal ends the process. Raises LongspanError when the model or the address cannot be used."""
     set_waiting()  # before the library is loaded
-    from longspan.model.reference import resolve
-    from longspan.ring.llama_loader import LlamaLoader
     from longspan.ring.stage_server import serve_stage
 
     loop = asyncio.get_running_loop()
@@ -62,12 +63,26 @@ async def run_stage(options: StageOptions, on_listening: Callable[[str, int], No
     if options.follow_parent:
         _stop_with_parent(loop, stop)
     try:
-        loader = LlamaLoader(
-            resolve(options.model), threads=options.threads, library=options.library, mtp_head=options.mtp_head
+        security = load_security(options.security)
+        check_exposure((options.host,), security, insecure=options.security.insecure, what="listen on")
+        loader = _loader(options)
+        await serve_stage(
+            loader, options.host, options.port, lambda port: on_listening(options.host, port), security
         )
-        await serve_stage(loader, options.host, options.port, lambda port: on_listening(options.host, port))
     except asyncio.CancelledError:
         return
+
+
+def _loader(options: StageOptions) -> StageLoader:
+    from longspan.model.reference import resolve
+    from longspan.ring.fetched_loader import FetchedLoader
+    from longspan.ring.llama_loader import LlamaLoader
+
+    if options.model is None:
+        return FetchedLoader(threads=options.threads, library=options.library, mtp_head=options.mtp_head)
+    return LlamaLoader(
+        resolve(options.model), threads=options.threads, library=options.library, mtp_head=options.mtp_head
+    )
 
 
 def _stop_with_parent(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:

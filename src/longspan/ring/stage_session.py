@@ -13,6 +13,7 @@ import psutil
 from longspan import __version__
 from longspan.errors import LongspanError, ProtocolError, RingError
 from longspan.ring.delay import delayed
+from longspan.ring.dial import dial
 from longspan.ring.frame import PROTOCOL_VERSION, Frame, Kind
 from longspan.ring.link import Link
 from longspan.ring.messages import (
@@ -30,8 +31,9 @@ from longspan.ring.messages import (
 )
 from longspan.ring.outbox import Outbox
 from longspan.ring.room import Room
+from longspan.ring.security import OPEN, Security
 from longspan.ring.stage_compute import StageCompute
-from longspan.ring.tcp import TcpLink, connect
+from longspan.ring.tcp import TcpLink
 from longspan.ring.worker import TOLD, Worker
 from longspan.runtime.base import StageRuntime
 
@@ -62,7 +64,15 @@ class StageSession:
     knows what it holds.
     """
 
-    def __init__(self, control: TcpLink, hello: Hello, assignment: Assignment, worker: Worker, width: int) -> None:
+    def __init__(
+        self,
+        control: TcpLink,
+        hello: Hello,
+        assignment: Assignment,
+        worker: Worker,
+        width: int,
+        security: Security = OPEN,
+    ) -> None:
         self.ring = hello.ring
         self.assignment = assignment
         self.fed = False
@@ -72,6 +82,7 @@ class StageSession:
         self._control = delayed(control, assignment.return_delay_ms)
         self._worker = worker
         self._width = width
+        self._security = security
         self._next: Link | None = None
         self._compute: StageCompute | None = None
         self._loop = asyncio.get_running_loop()
@@ -155,7 +166,7 @@ class StageSession:
         following = self.assignment.stage + 1
         deadline = time.monotonic() + CONNECT_SECONDS
         try:
-            link = await connect(host, port, CONNECT_SECONDS)
+            link = await dial(host, port, CONNECT_SECONDS, self._security, "stage")
         except RingError as error:
             raise _NeighbourError(
                 following, f"stage {self.assignment.stage} has no way to stage {following}: {error}"

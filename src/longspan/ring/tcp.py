@@ -10,9 +10,10 @@ import asyncio
 import collections
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from longspan.errors import ProtocolError, RingError
 from longspan.ring.frame import (
@@ -25,6 +26,7 @@ from longspan.ring.frame import (
     read_prefix,
 )
 from longspan.ring.link import Link, LinkStatistics
+from longspan.ring.link_reason import reason_in_words
 
 COMMON_BYTES = 16 << 10
 """Small frames are read together, one system call for all that are there."""
@@ -34,7 +36,7 @@ QUEUE_FRAMES = 64
 
 
 class TcpLink(asyncio.BufferedProtocol, Link):
-    """One TCP connection. Made by `connect` or by a server's protocol factory."""
+    """One TCP connection. Made by `dial.connect` or by a server's protocol factory."""
 
     def __init__(self, on_connected: Callable[[TcpLink], None] | None = None) -> None:
         self.statistics = LinkStatistics()
@@ -71,6 +73,35 @@ class TcpLink(asyncio.BufferedProtocol, Link):
     def peer(self) -> str:
         """Address of the other end."""
         return self._peer
+
+    async def secure(self, context: ssl.SSLContext, *, server_side: bool, seconds: float) -> None:
+        """Speak TLS from here on. Raises RingError that says why not; the link is of no use then."""
+        assert self._transport is not None
+        with self._writing:
+            self._descriptor = -1  # what went past the transport would not be encrypted
+        secured = False
+        try:
+            if self._filled or self._frames:
+                raise ProtocolError(f"{self._peer} spoke before TLS began")
+            transport = await self._loop.start_tls(
+                self._transport, self, context, server_side=server_side, ssl_handshake_timeout=seconds
+            )
+            if transport is None:
+                raise ConnectionAbortedError
+            self._transport, secured = transport, True
+        except (OSError, RuntimeError) as error:
+            raise RingError(f"no TLS with {self._peer}: {reason_in_words(error)}") from None
+        finally:
+            if not secured:
+                # From here on nobody tells this protocol when the connection ends.
+                self._transport.abort()
+                self.connection_lost(None)
+
+    def peer_certificate(self) -> tuple[dict[str, Any], bytes]:
+        """What TLS knows of the other end: the checked certificate (`ssl.SSLSocket.getpeercert`), and its DER."""
+        assert self._transport is not None
+        tls = self._transport.get_extra_info("ssl_object")
+        return tls.getpeercert() or {}, tls.getpeercert(binary_form=True) or b""
 
     def take_early(self, taker: Callable[[Frame], bool]) -> bool:
         """See `Link.take_early`."""
@@ -178,7 +209,9 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         with self._writing:
             self._descriptor = -1
         self._fail(
-            RingError(f"the link to {self._peer} was {'lost: ' + str(exc) if exc else 'closed by the peer'}")
+            RingError(
+                f"the link to {self._peer} was {'lost: ' + reason_in_words(exc) if exc else 'closed by the peer'}"
+            )
         )
         self._closed.set()
 
@@ -265,37 +298,3 @@ class TcpLink(asyncio.BufferedProtocol, Link):
             self._error = error
         self._writable.set()
         self._arrived.set()
-
-
-async def connect(host: str, port: int, timeout: float) -> TcpLink:
-    """Open a link. Raises RingError that names the address when nobody answers within `timeout` seconds."""
-    link = TcpLink()
-    connected = False
-    try:
-        # Not wait_for: before Python 3.12 it may answer a cancellation with a result or with another error.
-        async with asyncio.timeout(timeout):
-            await asyncio.get_running_loop().create_connection(lambda: link, host, port)
-        connected = True
-    except TimeoutError:
-        raise RingError(
-            f"no answer from {host}:{port} within {timeout:g} s. Is `longspan stage --listen` running there, "
-            "and does the firewall let the port through?"
-        ) from None
-    except OSError as error:
-        raise RingError(
-            f"cannot reach {host}:{port}: {_reason(error)}. Is `longspan stage --listen` running there?"
-        ) from None
-    except (ValueError, OverflowError) as error:
-        # A name that no host can have, or a port that does not exist.
-        raise RingError(f"cannot reach {host}:{port}: this is not an address ({error})") from None
-    finally:
-        if not connected:
-            link.abort()  # nobody else knows of it
-    return link
-
-
-def _reason(error: OSError) -> str:
-    """The system's own words; asyncio puts others in their place."""
-    if error.errno is None or isinstance(error, socket.gaierror):
-        return error.strerror or str(error)
-    return os.strerror(error.errno)
