@@ -9,11 +9,14 @@ import logging
 from collections.abc import Callable
 
 from longspan import __version__
-from longspan.errors import LongspanError, ProtocolError, RingError, UsageError
+from longspan.errors import LongspanError, ModelError, ProtocolError, RingError, UsageError
 from longspan.ring.assignment import assignment_refusal
 from longspan.ring.frame import PROTOCOL_VERSION, Kind
+from longspan.ring.handshake import NotAdmittedError
+from longspan.ring.identity import Identity, Role
 from longspan.ring.loader import StageLoader
 from longspan.ring.messages import Assignment, Greeting, Hello, Refuse, Welcome, decode, encode
+from longspan.ring.security import OPEN, Security
 from longspan.ring.stage_session import CONNECT_SECONDS, StageSession
 from longspan.ring.tcp import TcpLink
 from longspan.ring.worker import Worker
@@ -29,14 +32,16 @@ log = logging.getLogger(__name__)
 class StageServer:
     """Serves one model's layers. `port` is known after `start`."""
 
-    def __init__(self, loader: StageLoader) -> None:
+    def __init__(self, loader: StageLoader, security: Security = OPEN) -> None:
         self._loader = loader
         self._server: asyncio.Server | None = None
+        self._security = security
         self._closing = False
         self._worker: Worker | None = None
         self._session: StageSession | None = None
         self._session_changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._preparing = asyncio.Lock()
         self._strangers: collections.OrderedDict[TcpLink, None] = collections.OrderedDict()
         self._held: tuple[tuple[object, ...], StageRuntime] | None = None
         self.port = 0
@@ -89,41 +94,52 @@ class StageServer:
     async def _greet(self, link: TcpLink) -> None:
         attached = False
         try:
-            hello = await self._hello(link)
+            identity, hello = await self._meet(link)
+            self._check_role(identity, hello)
             if hello.role == "upstream":
                 await self._attach(link, hello)
                 attached = True
             else:
-                await self._serve(link, hello, await self._accepted(hello))
-        except _RefusedError as refusal:
+                await self._serve(link, hello, await self._accepted(link, hello))
+        except (_RefusedError, NotAdmittedError) as refusal:
             log.warning("refused %s: %s", link.peer, refusal)
             with contextlib.suppress(RingError):
-                await link.send(encode(Refuse(str(refusal), PROTOCOL_VERSION, __version__, self._loader.digest)))
+                await link.send(encode(Refuse(str(refusal), PROTOCOL_VERSION, __version__, digest)))
         except LongspanError as error:
+            # Who has not shown that he belongs here does not learn what is served here.
+            digest = self._loader.digest if isinstance(refusal, _RefusedError) else ""
             log.warning("%s: %s", link.peer, error)
         finally:
             self._strangers.pop(link, None)
             if not attached:
                 await link.close()
 
-    async def _hello(self, link: TcpLink) -> Hello:
-        """The peer's Hello, of our protocol and our model."""
+    async def _meet(self, link: TcpLink) -> tuple[Identity, Hello]:
+        """Who the peer is, and its Hello, of our protocol and our model."""
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 frame = await link.receive()
         except TimeoutError:
             raise ProtocolError(f"no Hello within {HELLO_SECONDS:g} s") from None
+                identity = await self._security.accept(link)
         try:
             if frame.kind is not Kind.HELLO:
                 raise ProtocolError(f"expected a HELLO frame, got {frame.kind.name}")
             self._check_greeting(decode(frame, Greeting))
-            return decode(frame, Hello)
+            return identity, decode(frame, Hello)
         except ProtocolError as error:
             raise _RefusedError(str(error)) from None
 
     def _check_greeting(self, greeting: Greeting) -> None:
         if greeting.protocol != PROTOCOL_VERSION:
             raise _RefusedError(
+    @staticmethod
+    def _check_role(identity: Identity, hello: Hello) -> None:
+        """Only a coordinator's certificate gives work, and only a stage's feeds the next one."""
+        role: Role = "stage" if hello.role in ("upstream", "neighbour") else "coordinator"
+        if not identity.may_be(role):
+            raise _RefusedError(f"this certificate is of {identity}, only that of a {role} may ask for this")
+
                 f"protocol version mismatch: this stage speaks {PROTOCOL_VERSION} (Longspan {__version__}, model "
                 f"{self._loader.digest[:12]}), the peer speaks {greeting.protocol} (Longspan {greeting.version}, "
                 f"model {greeting.digest[:12]}). Install the same Longspan on both machines."
@@ -135,8 +151,8 @@ class StageServer:
                 "Start both with the same model file or layer package."
             )
 
-    async def _accepted(self, hello: Hello) -> Assignment:
-        """The coordinator's assignment, once the ring before is cleaned up."""
+    async def _accepted(self, link: TcpLink, hello: Hello) -> Assignment:
+        """The coordinator's assignment, once the ring before is cleaned up and the layers are at hand."""
         if hello.role != "coordinator" or hello.assignment is None:
             raise _RefusedError(f"unknown role {hello.role!r}, or no assignment")
         refusal = assignment_refusal(hello.assignment, self._loader)
@@ -146,7 +162,6 @@ class StageServer:
             if not self._session.over:
                 raise _RefusedError("this stage already serves another coordinator; stop that one first")
             await self._session_change()
-        return hello.assignment
 
     async def _attach(self, link: TcpLink, hello: Hello) -> None:
         """Hand the link of the stage before to the session of its ring, waiting for that to begin."""
@@ -157,6 +172,11 @@ class StageServer:
         except TimeoutError:
             raise _RefusedError(f"no coordinator has started ring {hello.ring} here") from None
         stage = self._session.assignment.stage
+        await self._until_free()
+        return hello.assignment
+
+    async def _until_free(self) -> None:
+        """Wait until the ring before is cleaned up."""
         if hello.stage != stage - 1:
             raise _RefusedError(f"stage {hello.stage} cannot feed stage {stage}")
         if self._session.fed:
@@ -169,7 +189,7 @@ class StageServer:
     async def _serve(self, link: TcpLink, hello: Hello, assignment: Assignment) -> None:
         assert self._worker is not None
         self._strangers.pop(link, None)
-        session = StageSession(link, hello, assignment, self._worker, self._loader.width)
+        session = StageSession(link, hello, assignment, self._worker, self._loader.width, self._security)
         self._change_session(session)
         log.info("stage %d (layers %d-%d) for %s", assignment.stage, assignment.start, assignment.end, link.peer)
         try:
@@ -189,7 +209,7 @@ class StageServer:
         await self._session_changed.wait()
 
     def _load(self, assignment: Assignment, report: Callable[[str], None]) -> StageRuntime:
-        key = (assignment.start, assignment.end, assignment.slots, assignment.cells_per_slot)
+        key = (self._loader.digest, assignment.start, assignment.end, assignment.slots, assignment.cells_per_slot)
         if self._held is not None and self._held[0] == key:
             return self._held[1]
         self._release()
@@ -208,9 +228,15 @@ class _RefusedError(RingError):
     """Why a peer is sent away; the peer is told."""
 
 
-async def serve_stage(loader: StageLoader, host: str, port: int, on_listening: Callable[[int], None]) -> None:
+async def serve_stage(
+    loader: StageLoader,
+    host: str,
+    port: int,
+    on_listening: Callable[[int], None],
+    security: Security = OPEN,
+) -> None:
     """Run a stage until cancelled; `on_listening` gets the port. Raises UsageError when it cannot listen."""
-    server = StageServer(loader)
+    server = StageServer(loader, security)
     await server.start(host, port)
     on_listening(server.port)
     try:
