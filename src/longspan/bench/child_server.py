@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from longspan.errors import RingError
 
@@ -16,20 +16,26 @@ _PREFIX = "listening on "
 
 
 @contextlib.asynccontextmanager
-async def child_server(arguments: Sequence[str], *, without: Collection[str] = ()) -> AsyncIterator[str]:
+async def child_server(
+    arguments: Sequence[str],
+    *,
+    without: Collection[str] = (),
+    extra: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+) -> AsyncIterator[str]:
     """Run `python ARGUMENTS` and give the URL it announces; ends the process afterwards.
 
-    without: variables of the environment that it does not get.
+    without: variables of the environment that it does not get. extra: variables that it gets besides.
 
     Raises RingError with what it said when it does not come up.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
+        python,
         *arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if name not in without},
+        env={name: value for name, value in os.environ.items() if name not in without} | dict(extra or {}),
     )
     assert process.stdout is not None and process.stderr is not None and process.stdin is not None
     errors = asyncio.create_task(_drain(process.stderr))

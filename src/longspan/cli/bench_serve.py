@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from longspan.cli.output import format_table, print_facts, print_json
+from longspan.cli.output import format_table, print_facts, print_json, write_result
 from longspan.cli.progress import CountBar
-from longspan.errors import LongspanError, UsageError
+from longspan.errors import UsageError
 
 if TYPE_CHECKING:
     from longspan.bench.load.order import LoadOrder
@@ -177,9 +177,9 @@ def bench_serve(
         bar.finish()
     if save_result:
         path = result_dir / load.name
-        _write(path, load.json())
+        write_result(path, load.json())
     if html is not None:
-        _write(html, html_report(load.result, load.answers).encode())
+        write_result(html, html_report(load.result, load.answers).encode())
     if json:
         print_json(load.result)
     else:
@@ -202,14 +202,6 @@ def _fields(text: str) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise UsageError(f"--extra-body {text!r} is not a JSON object: {error}") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as error:
-        raise LongspanError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _print(result: dict[str, Any]) -> None:

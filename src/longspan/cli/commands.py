@@ -43,6 +43,7 @@ FAMILIES: tuple[Family, ...] = (
 COMMANDS: tuple[Command, ...] = (
     Command("demo", "longspan.cli.demo:demo", SERVE, "see it answer, split over processes with slow links"),
     Command("serve", "longspan.cli.serve:serve", SERVE, "serve a model over the OpenAI API"),
+    Command("plan", "longspan.cli.plan:plan", SERVE, "who gets which layers, and how fast that will be"),
     Command("stage", "longspan.cli.stage:stage", SERVE, "hold some layers for a coordinator elsewhere"),
     Command("keys init", "longspan.cli.keys:keys_init", SERVE, "make an authority and a certificate for each node"),
     Command("keys add", "longspan.cli.keys:keys_add", SERVE, "make or renew the certificate of one node"),
@@ -55,6 +56,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("doctor", "longspan.cli.doctor:doctor", CHECK, "what this machine has, and what is wrong with it"),
     Command("certify", "longspan.cli.certify:certify", CHECK, "is the split model the whole one, bit by bit?"),
     Command("bench serve", "longspan.cli.bench_serve:bench_serve", CHECK, "load on any OpenAI endpoint"),
+    Command("bench compare", "longspan.cli.bench_compare:bench_compare", CHECK, "does a change count? A B B A"),
     Command("bench ring", "longspan.cli.bench_ring:bench_ring", CHECK, "what the ring costs"),
     Command(
         "bench concurrency",
@@ -71,6 +73,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("bench api", "longspan.cli.bench_api:bench_api", CHECK, "what the API adds to a token"),
     Command("bench wan", "longspan.cli.bench_wan:bench_wan", CHECK, "what speculation brings over distance"),
     Command("bench planner", "longspan.cli.bench_planner:bench_planner", CHECK, "what a plan costs"),
+    Command("bench plan", "longspan.cli.bench_plan:bench_plan", CHECK, "how well placing predicts a ring"),
     Command("bench cost", "longspan.cli.bench_cost:bench_cost", CHECK, "how well the cost models predict"),
     Command("lab list", "longspan.cli.lab:lab_list", CHECK, "the scenarios and policies there are"),
     Command("lab run", "longspan.cli.lab:lab_run", CHECK, "run a scenario under policies, and compare them"),

@@ -7,8 +7,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
+
+from longspan.errors import LongspanError
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _GAP = "  "
@@ -20,6 +23,15 @@ def print_json(value: object) -> None:
     """Print one JSON document, indented. Structs become objects."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2)
     sys.stdout.write(text.decode() + "\n")
+
+
+def write_result(path: Path, data: bytes) -> None:
+    """Write a file of results, and the folders it lies in. Raises LongspanError when that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise LongspanError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def human_bytes(count: float) -> str:
