@@ -38,8 +38,6 @@ class EngineArguments:
         str | None,
         Parameter(group=RING, help="Use stages that listen elsewhere: HOST:PORT,HOST:PORT in ring order."),
     ] = None
-        str | None,
-    ] = None
     hold_first_stage: Annotated[
         bool, Parameter(group=RING, help="Run the first stage in the coordinator's own process.")
     ] = False
@@ -97,8 +95,6 @@ class EngineArguments:
         Parameter(group=RING, validator=Number(gte=0), help="How long running requests wait for a lost stage."),
     ] = 30.0
 
-    def options(self, model: str, *, slots: int = 8) -> EngineOptions:
-        """These arguments for one model, with so many slots unless they say. Each slot takes memory for a context.
     keys: Annotated[
         str | None,
         Parameter(group=SECURITY, env_var="LONGSPAN_KEYS", help="Directory of this node's keys."),
@@ -115,13 +111,15 @@ class EngineArguments:
         bool, Parameter(group=SECURITY, help="Use stages elsewhere over links that anybody can read and change.")
     ] = False
 
+    def options(self, model: str, *, slots: int = 8) -> EngineOptions:
+        """These arguments for one model, with so many slots unless they say. Each slot takes memory for a context.
 
         Raises UsageError when two of them contradict each other.
         """
         from longspan.engine import EngineOptions
+        from longspan.ring.security import SecurityOptions
 
         if self.ring is not None and self.stages != 1:
-        from longspan.ring.security import SecurityOptions
             raise UsageError("--ring names the stages already; leave --stages away.")
         addresses = tuple(address.strip() for address in self.ring.split(",")) if self.ring else ()
         return EngineOptions(
@@ -145,5 +143,5 @@ class EngineArguments:
             cost_model=self.cost_model,
             trace=self.trace,
             heal_seconds=self.heal_seconds,
-        )
             security=SecurityOptions(self.keys, self.token_file, self.pin, self.insecure),
+        )

@@ -11,11 +11,10 @@ from longspan.errors import UsageError
 from longspan.model.source import ModelSource
 from longspan.model.splits import even_splits, parse_splits
 from longspan.ring.launcher import LocalLauncher, StageHandle
-from longspan.ring.artifact_source import ArtifactSource
 from longspan.ring.llama_loader import default_threads
 from longspan.ring.ring_plan import RingPlan, StagePlace, parse_address
-from longspan.ring.stage_process import StageOptions
 from longspan.ring.security import OPEN, Security, check_exposure, load_security
+from longspan.ring.stage_process import StageOptions
 
 HEADED = frozenset(("auto", "mtp", "mtp+ngram"))
 """Proposers that use the drafts of an MTP head."""
@@ -31,9 +30,8 @@ class Formation:
         self._options = options
         self._source = source
         self._remote = tuple(parse_address(address) for address in options.ring)
-        self.ranges = self._ranges()
         self.security = self._security()
-        self.artifacts = ArtifactSource(source)
+        self.ranges = self._ranges()
         for start, end in self.ranges:
             source.check_range(start, end)
         description = source.description
@@ -111,7 +109,6 @@ class Formation:
         )
         self._children[index] = await self._launcher.start(index, options)
 
-    def _ranges(self) -> list[tuple[int, int]]:
     def _security(self) -> Security:
         """Local stages are children of this process on its own machine: their links are open."""
         if not self._remote:
@@ -122,6 +119,7 @@ class Formation:
         check_exposure(hosts, security, insecure=options.insecure, what="call")
         return security
 
+    def _ranges(self) -> list[tuple[int, int]]:
         options, layers = self._options, self._source.description.layers
         count = len(self._remote) + (1 if options.hold_first_stage else 0) if self._remote else options.stages
         if options.splits is None:

@@ -28,8 +28,8 @@ class EngineOptions:
     window and windows of a request in flight; both None: chosen from what is measured.
     mixing: prefill may join decode rows in one iteration. cost_model: name of the model that predicts durations.
     trace: file that gets one record an iteration.
-    heal_seconds: how long a lost ring may take to form again before running requests fail.
     security: how this coordinator and the stages of `ring` know each other; local stages need nothing.
+    heal_seconds: how long a lost ring may take to form again before running requests fail.
     """
 
     model: str = "demo"
@@ -52,9 +52,9 @@ class EngineOptions:
     cost_model: str = "analytic"
     trace: str | None = None
     heal_seconds: float = 30.0
+    security: SecurityOptions = dataclasses.field(default_factory=SecurityOptions)
 
     def __post_init__(self) -> None:
-    security: SecurityOptions = dataclasses.field(default_factory=SecurityOptions)
         for name, low, high in (
             ("stages", 1, 256),
             ("slots", 1, 256),

@@ -92,14 +92,14 @@ def read_prefix(
     if len(data) != PREFIX.size:
         raise ProtocolError(f"a frame begins with {PREFIX.size} bytes, got {len(data)}")
     magic, version, kind, _, header_bytes, payload_bytes = PREFIX.unpack(data)
-    if magic != MAGIC:
-        raise ProtocolError(
-            f"the peer does not speak Longspan: it sent {bytes(magic)!r} where {MAGIC!r} was expected. "
-            "Check that the address is that of a `longspan stage`."
     if magic[:3] == _TLS_HELLO:
         raise ProtocolError(
             "the peer speaks TLS, and this side was started without --keys and --token-file: give it the same"
         )
+    if magic != MAGIC:
+        raise ProtocolError(
+            f"the peer does not speak Longspan: it sent {bytes(magic)!r} where {MAGIC!r} was expected. "
+            "Check that the address is that of a `longspan stage`."
         )
     try:
         known = Kind(kind)

@@ -162,6 +162,7 @@ class StageServer:
             if not self._session.over:
                 raise _RefusedError("this stage already serves another coordinator; stop that one first")
             await self._session_change()
+        return hello.assignment
 
     async def _attach(self, link: TcpLink, hello: Hello) -> None:
         """Hand the link of the stage before to the session of its ring, waiting for that to begin."""
