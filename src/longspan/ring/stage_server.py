@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from longspan import __version__
-from longspan.errors import LongspanError, ModelError, ProtocolError, RingError, UsageError
+from longspan.errors import LongspanError, ProtocolError, RingError, UsageError
 from longspan.ring.assignment import assignment_refusal
 from longspan.ring.frame import PROTOCOL_VERSION, Kind
 from longspan.ring.handshake import NotAdmittedError
@@ -34,14 +34,13 @@ class StageServer:
 
     def __init__(self, loader: StageLoader, security: Security = OPEN) -> None:
         self._loader = loader
-        self._server: asyncio.Server | None = None
         self._security = security
+        self._server: asyncio.Server | None = None
         self._closing = False
         self._worker: Worker | None = None
         self._session: StageSession | None = None
         self._session_changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._preparing = asyncio.Lock()
         self._strangers: collections.OrderedDict[TcpLink, None] = collections.OrderedDict()
         self._held: tuple[tuple[object, ...], StageRuntime] | None = None
         self.port = 0
@@ -103,11 +102,11 @@ class StageServer:
                 await self._serve(link, hello, await self._accepted(link, hello))
         except (_RefusedError, NotAdmittedError) as refusal:
             log.warning("refused %s: %s", link.peer, refusal)
+            # Who has not shown that he belongs here does not learn what is served here.
+            digest = self._loader.digest if isinstance(refusal, _RefusedError) else ""
             with contextlib.suppress(RingError):
                 await link.send(encode(Refuse(str(refusal), PROTOCOL_VERSION, __version__, digest)))
         except LongspanError as error:
-            # Who has not shown that he belongs here does not learn what is served here.
-            digest = self._loader.digest if isinstance(refusal, _RefusedError) else ""
             log.warning("%s: %s", link.peer, error)
         finally:
             self._strangers.pop(link, None)
@@ -118,10 +117,10 @@ class StageServer:
         """Who the peer is, and its Hello, of our protocol and our model."""
         try:
             async with asyncio.timeout(HELLO_SECONDS):
+                identity = await self._security.accept(link)
                 frame = await link.receive()
         except TimeoutError:
             raise ProtocolError(f"no Hello within {HELLO_SECONDS:g} s") from None
-                identity = await self._security.accept(link)
         try:
             if frame.kind is not Kind.HELLO:
                 raise ProtocolError(f"expected a HELLO frame, got {frame.kind.name}")
@@ -130,9 +129,6 @@ class StageServer:
         except ProtocolError as error:
             raise _RefusedError(str(error)) from None
 
-    def _check_greeting(self, greeting: Greeting) -> None:
-        if greeting.protocol != PROTOCOL_VERSION:
-            raise _RefusedError(
     @staticmethod
     def _check_role(identity: Identity, hello: Hello) -> None:
         """Only a coordinator's certificate gives work, and only a stage's feeds the next one."""
@@ -140,6 +136,9 @@ class StageServer:
         if not identity.may_be(role):
             raise _RefusedError(f"this certificate is of {identity}, only that of a {role} may ask for this")
 
+    def _check_greeting(self, greeting: Greeting) -> None:
+        if greeting.protocol != PROTOCOL_VERSION:
+            raise _RefusedError(
                 f"protocol version mismatch: this stage speaks {PROTOCOL_VERSION} (Longspan {__version__}, model "
                 f"{self._loader.digest[:12]}), the peer speaks {greeting.protocol} (Longspan {greeting.version}, "
                 f"model {greeting.digest[:12]}). Install the same Longspan on both machines."
@@ -173,11 +172,6 @@ class StageServer:
         except TimeoutError:
             raise _RefusedError(f"no coordinator has started ring {hello.ring} here") from None
         stage = self._session.assignment.stage
-        await self._until_free()
-        return hello.assignment
-
-    async def _until_free(self) -> None:
-        """Wait until the ring before is cleaned up."""
         if hello.stage != stage - 1:
             raise _RefusedError(f"stage {hello.stage} cannot feed stage {stage}")
         if self._session.fed:
