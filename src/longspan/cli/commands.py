@@ -37,6 +37,7 @@ class Family(NamedTuple):
 FAMILIES: tuple[Family, ...] = (
     Family("bench", CHECK, "measure what things cost on this machine"),
     Family("keys", SERVE, "certificates and tokens of a ring over several machines"),
+    Family("trace", CHECK, "what a run did"),
     Family("lab", CHECK, "run the real planner in virtual time"),
 )
 
@@ -75,6 +76,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("bench planner", "longspan.cli.bench_planner:bench_planner", CHECK, "what a plan costs"),
     Command("bench plan", "longspan.cli.bench_plan:bench_plan", CHECK, "how well placing predicts a ring"),
     Command("bench cost", "longspan.cli.bench_cost:bench_cost", CHECK, "how well the cost models predict"),
+    Command("trace report", "longspan.cli.trace_report:trace_report", CHECK, "what stages and links did in a run"),
     Command("lab list", "longspan.cli.lab:lab_list", CHECK, "the scenarios and policies there are"),
     Command("lab run", "longspan.cli.lab:lab_run", CHECK, "run a scenario under policies, and compare them"),
 )

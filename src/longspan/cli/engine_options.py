@@ -38,6 +38,10 @@ class EngineArguments:
         str | None,
         Parameter(group=RING, help="Use stages that listen elsewhere: HOST:PORT,HOST:PORT in ring order."),
     ] = None
+    lock: Annotated[
+        str | None,
+        Parameter(group=RING, help="Form exactly the ring of this file (longspan plan --lock), or none."),
+    ] = None
     hold_first_stage: Annotated[
         bool, Parameter(group=RING, help="Run the first stage in the coordinator's own process.")
     ] = False
@@ -127,6 +131,7 @@ class EngineArguments:
             stages=self.stages,
             splits=self.splits,
             ring=addresses,
+            lock=self.lock,
             hold_first_stage=self.hold_first_stage,
             link_delay_ms=self.link_delay,
             slots=self.slots or slots,

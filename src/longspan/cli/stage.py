@@ -15,7 +15,7 @@ from longspan.openmp import set_waiting
 
 def stage(
     *,
-    model: str,
+    model: str | None = None,
     listen: str = "127.0.0.1:0",
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     library: str | None = None,
@@ -38,7 +38,9 @@ def stage(
     Parameters
     ----------
     model
-        The model; the coordinator must serve the same one.
+        The model; the coordinator must serve the same one. Without it, the
+        coordinator gives this stage the layers that it is to hold, and they
+        are kept in the cache.
     listen
         HOST:PORT to listen on. Port 0 takes any free port and tells which.
     threads
@@ -68,6 +70,7 @@ def stage(
     host, port = parse_address(listen)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     # Fetched here and not by the stage, so that a person sees a bar; the stage then finds the file.
-    resolve(model, progress=ProgressBars())
+    if model is not None:
+        resolve(model, progress=ProgressBars())
     security = SecurityOptions(keys, token_file, pin, insecure)
     uvloop.run(run_stage(StageOptions(model, host, port, threads=threads, library=library, security=security)))

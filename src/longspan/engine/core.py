@@ -137,6 +137,7 @@ class EngineCore:
             on_failure=self._on_failure,
             on_progress=self._report,
             security=self._formation.security,
+            artifacts=self._formation.artifacts,
         )
         self._driver = driver
         capacity = await driver.form()

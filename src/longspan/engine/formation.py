@@ -6,10 +6,12 @@ import asyncio
 import secrets
 from collections.abc import Callable, Collection
 
+from longspan.engine.locking import locked
 from longspan.engine.options import DEFAULT_CONTEXT, EngineOptions
 from longspan.errors import UsageError
 from longspan.model.source import ModelSource
 from longspan.model.splits import even_splits, parse_splits
+from longspan.ring.artifact_source import ArtifactSource
 from longspan.ring.launcher import LocalLauncher, StageHandle
 from longspan.ring.llama_loader import default_threads
 from longspan.ring.ring_plan import RingPlan, StagePlace, parse_address
@@ -27,10 +29,11 @@ class Formation:
     """
 
     def __init__(self, options: EngineOptions, source: ModelSource) -> None:
-        self._options = options
+        self._options = options = locked(options, source)
         self._source = source
         self._remote = tuple(parse_address(address) for address in options.ring)
         self.security = self._security()
+        self.artifacts = ArtifactSource(source)
         self.ranges = self._ranges()
         for start, end in self.ranges:
             source.check_range(start, end)

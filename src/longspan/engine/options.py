@@ -17,6 +17,7 @@ class EngineOptions:
     model: reference (see `model.reference.resolve`). stages: parts that the model is split into on this machine; 1
     runs it whole in this process, more run each stage in a child process. splits: explicit ranges, "0-10,10-30".
     ring: addresses of stages that listen elsewhere, in ring order; then `stages` does not count.
+    lock: a topology lock (see `placement.lock`): exactly its stages hold exactly its ranges, or nothing starts.
     hold_first_stage: the coordinator's own process runs the first stage.
     link_delay_ms: emulated one-way delay of every link between machines. Local stages pretend to be machines of
     their own, the first of them beside the coordinator.
@@ -36,6 +37,7 @@ class EngineOptions:
     stages: int = 1
     splits: str | None = None
     ring: tuple[str, ...] = ()
+    lock: str | None = None
     hold_first_stage: bool = False
     link_delay_ms: float = 0.0
     slots: int = 8

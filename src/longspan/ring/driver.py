@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from longspan.errors import LongspanError, ProtocolError, RingError
+from longspan.ring.artifact_source import ArtifactSource
 from longspan.ring.frame import Frame, Kind
 from longspan.ring.loader import StageLoader
 from longspan.ring.messages import Assignment, Failed, Passed, decode, encode_iteration
@@ -53,6 +54,7 @@ class RingDriver:
         on_failure: Callable[[RingError], None],
         on_progress: Callable[[str], None],
         security: Security = OPEN,
+        artifacts: ArtifactSource | None = None,
     ) -> None:
         self._plan = plan
         self._loader = loader
@@ -60,7 +62,9 @@ class RingDriver:
         self._on_room = on_room
         self._on_failure = on_failure
         self._clients = [
-            StageClient(place, on_progress, security) for place in plan.places if place.address is not None
+            StageClient(place, on_progress, security, artifacts)
+            for place in plan.places
+            if place.address is not None
         ]
         first = plan.places[0]
         self._own = OwnStage(first, loader, on_progress) if first.address is None else None

@@ -49,6 +49,10 @@ class Kind(enum.IntEnum):
     PASSED = 11
     CHALLENGE = 12
     PROOF = 13
+    SURVEY = 14
+    REPORT = 15
+    WANT = 16
+    CHUNK = 17
 
 
 STABLE_KINDS = frozenset((Kind.HELLO, Kind.REFUSE, Kind.CHALLENGE, Kind.PROOF))

@@ -15,8 +15,10 @@ from longspan.model.grammar import GrammarVocabulary
 from longspan.model.mtp_head import find_head, read_head
 from longspan.model.source import ModelSource
 from longspan.model.tokenizer import Tokenizer
+from longspan.ring.loader import StageLoader
 from longspan.ring.messages import Assignment
 from longspan.runtime.base import StageRuntime
+from longspan.runtime.llama.memory import free_bytes
 from longspan.runtime.llama.mtp import DRAFT_LENGTH, LEAST_CHANCE
 from longspan.runtime.llama.runtime import LlamaRuntime, Sampler
 from longspan.sampling.sampler import sample
@@ -28,7 +30,7 @@ def default_threads(stages_here: int = 1) -> int:
     return max(1, (cores or 1) // stages_here)
 
 
-class LlamaLoader:
+class LlamaLoader(StageLoader):
     """A `StageLoader` over a model source.
 
     threads: of the compute, None for all cores. sampler: of the last stage.
@@ -86,6 +88,10 @@ class LlamaLoader:
             least_chance=self._least_chance,
             vocabulary=lambda: GrammarVocabulary(Tokenizer(self._source.vocabulary_file(), library=library)),
         )
+
+    def free_bytes(self) -> int:
+        """See `StageLoader.free_bytes`."""
+        return free_bytes(load_library(self._library))
 
     def _draft_model(self, stage_file: Path) -> DraftModel | None:
         path = find_head(self._source) if isinstance(self._mtp_head, bool) else self._mtp_head

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 
 from longspan import __version__
-from longspan.errors import ProtocolError, RingError
+from longspan.errors import ModelError, ProtocolError, RingError
+from longspan.ring.artifact_messages import WANT, Want
+from longspan.ring.artifact_source import ArtifactSource
 from longspan.ring.assignment import MAX_CELLS
 from longspan.ring.delay import delayed
 from longspan.ring.dial import dial
@@ -43,7 +45,14 @@ LOAD_SECONDS = 900.0
 class StageClient:
     """The control link to one stage. state, detail: for a person. mute: it was given up because it said nothing."""
 
-    def __init__(self, place: StagePlace, on_progress: Callable[[str], None], security: Security = OPEN) -> None:
+    def __init__(
+        self,
+        place: StagePlace,
+        on_progress: Callable[[str], None],
+        security: Security = OPEN,
+        artifacts: ArtifactSource | None = None,
+    ) -> None:
+        """artifacts: where a stage that lacks its layers gets them from."""
         assert place.address is not None
         self.place = place
         self.state = "missing"
@@ -53,6 +62,7 @@ class StageClient:
         self._address = place.address
         self._on_progress = on_progress
         self._security = security
+        self._artifacts = artifacts
         self._link: Link | None = None
         self._ready: Ready | None = None
         self._pings: dict[int, float] = {}
@@ -104,12 +114,22 @@ class StageClient:
                 self._on_progress(f"stage {self.place.index}: {self.detail}")
             elif frame.kind is Kind.READY:
                 return _checked(decode(frame, Ready), assignment)
+            elif frame.kind is Kind.WANT:
+                await self._send_artifact(WANT.decode(frame), assignment)
             elif frame.kind is Kind.REFUSE:
                 raise RingError(f"refused: {decode(frame, Refuse).reason}")
             elif frame.kind is Kind.FAILED:
                 raise RingError(decode(frame, Failed).reason)
             else:
                 raise ProtocolError(f"unexpected {frame.kind.name} frame before the stage was ready")
+
+    async def _send_artifact(self, want: Want, assignment: Assignment) -> None:
+        if self._artifacts is None:
+            raise RingError("it has no layers, and this coordinator has none to give")
+        try:
+            await self._artifacts.send(self.link, want, assignment.start, assignment.end)
+        except ModelError as error:
+            raise RingError(f"its layers cannot be sent: {error}") from None
 
     async def receive(self) -> Frame:
         """The next frame that is not a Pong."""

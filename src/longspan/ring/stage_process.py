@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 import uvloop
@@ -16,6 +17,9 @@ import uvloop
 from longspan.errors import LongspanError
 from longspan.openmp import set_waiting
 from longspan.ring.security import SecurityOptions, check_exposure, load_security
+
+if TYPE_CHECKING:
+    from longspan.ring.loader import StageLoader
 
 
 class StageOptions(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from longspan import __version__
-from longspan.errors import LongspanError, ProtocolError, RingError, UsageError
+from longspan.errors import LongspanError, ModelError, ProtocolError, RingError, UsageError
 from longspan.ring.assignment import assignment_refusal
 from longspan.ring.frame import PROTOCOL_VERSION, Kind
 from longspan.ring.handshake import NotAdmittedError
@@ -18,6 +18,7 @@ from longspan.ring.loader import StageLoader
 from longspan.ring.messages import Assignment, Greeting, Hello, Refuse, Welcome, decode, encode
 from longspan.ring.security import OPEN, Security
 from longspan.ring.stage_session import CONNECT_SECONDS, StageSession
+from longspan.ring.survey_server import answer_pings, answer_survey
 from longspan.ring.tcp import TcpLink
 from longspan.ring.worker import Worker
 from longspan.runtime.base import StageRuntime
@@ -40,6 +41,7 @@ class StageServer:
         self._worker: Worker | None = None
         self._session: StageSession | None = None
         self._session_changed = asyncio.Event()
+        self._preparing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: collections.OrderedDict[TcpLink, None] = collections.OrderedDict()
         self._held: tuple[tuple[object, ...], StageRuntime] | None = None
@@ -98,6 +100,8 @@ class StageServer:
             if hello.role == "upstream":
                 await self._attach(link, hello)
                 attached = True
+            elif hello.role in ("planner", "neighbour"):
+                await self._answer(link, hello)
             else:
                 await self._serve(link, hello, await self._accepted(link, hello))
         except (_RefusedError, NotAdmittedError) as refusal:
@@ -143,7 +147,7 @@ class StageServer:
                 f"{self._loader.digest[:12]}), the peer speaks {greeting.protocol} (Longspan {greeting.version}, "
                 f"model {greeting.digest[:12]}). Install the same Longspan on both machines."
             )
-        if greeting.digest != self._loader.digest:
+        if not self._loader.holds(greeting.digest):
             raise _RefusedError(
                 f"model mismatch: this stage holds the model with digest {self._loader.digest[:12]}, the "
                 f"coordinator serves {greeting.digest[:12]} (protocol {PROTOCOL_VERSION} on both). "
@@ -154,14 +158,32 @@ class StageServer:
         """The coordinator's assignment, once the ring before is cleaned up and the layers are at hand."""
         if hello.role != "coordinator" or hello.assignment is None:
             raise _RefusedError(f"unknown role {hello.role!r}, or no assignment")
-        refusal = assignment_refusal(hello.assignment, self._loader)
+        await self._until_free()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._preparing.acquire()
+        except TimeoutError:
+            raise _RefusedError(
+                "this stage gets its layers from another coordinator; stop that one first"
+            ) from None
+        try:
+            await self._loader.prepare(link, hello.digest, hello.assignment)
+            refusal = assignment_refusal(hello.assignment, self._loader)
+        except ModelError as error:
+            raise _RefusedError(str(error)) from None
+        finally:
+            self._preparing.release()
         if refusal:
             raise _RefusedError(refusal)
+        await self._until_free()
+        return hello.assignment
+
+    async def _until_free(self) -> None:
+        """Wait until the ring before is cleaned up."""
         while self._session is not None:
             if not self._session.over:
                 raise _RefusedError("this stage already serves another coordinator; stop that one first")
             await self._session_change()
-        return hello.assignment
 
     async def _attach(self, link: TcpLink, hello: Hello) -> None:
         """Hand the link of the stage before to the session of its ring, waiting for that to begin."""
@@ -178,6 +200,17 @@ class StageServer:
             raise _RefusedError(f"stage {stage} is fed by another stage {hello.stage} already")
         await link.send(encode(Welcome(stage)))
         self._session.attach(link)
+
+    async def _answer(self, link: TcpLink, hello: Hello) -> None:
+        """Tell a planner about this machine, or another stage how far this one is."""
+        self._strangers.pop(link, None)
+        if hello.role == "neighbour":
+            await answer_pings(link)
+            return
+        assert self._worker is not None
+        await answer_survey(
+            link, self._loader, self._worker, self._security, busy=lambda: self._session is not None
+        )
 
     # ------------------------------------------------------------------------------------------------- serving
 
