@@ -16,7 +16,7 @@ from longspan.bench.paired import paired
 from longspan.bench.peer_server import PeerOptions
 from longspan.errors import LongspanError
 from longspan.model.source import GgufSource, ModelSource
-from longspan.openmp import WAITING
+from longspan.openmp import VARIABLES
 
 CELLS = 512
 _PEER_FIELDS = {"cache_prompt": False}
@@ -104,7 +104,7 @@ async def bench_concurrency(
     peer = ["-m", "longspan.bench.peer_server", msgspec.json.encode(options).decode()]
     report("starting both servers")
     # The peer's threads wait as its builder chose, ours as we do.
-    async with child_server(ours) as our_url, child_server(peer, without=WAITING.keys()) as peer_url:
+    async with child_server(ours) as our_url, child_server(peer, without=VARIABLES) as peer_url:
         arms = (Load(our_url, tokens, {}), Load(peer_url, tokens, _PEER_FIELDS))
         try:
             rows = [await _level(arms, level, rounds, report) for level in levels]

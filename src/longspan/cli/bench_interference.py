@@ -23,6 +23,7 @@ def bench_interference(
     prompt_tokens: AtLeastOne = 1500,
     answer_tokens: AtLeastOne = 96,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    requantize: str | None = None,
     json: bool = False,
 ) -> None:
     """Measure what long prompts do to streams that are decoding.
@@ -52,16 +53,19 @@ def bench_interference(
         Tokens that each decoding stream generates.
     threads
         Threads of each stage (default: its share of the cores).
+    requantize
+        Measure with the layers packed as this type; "none" as they are (default: Q4_0 for the demo model, for whose
+        own type llama.cpp has no fast kernel; "none" for any other).
     json
         Print the figures as JSON.
     """
     from longspan.bench.interference import Interference
     from longspan.bench.interference import bench_interference as measure
-    from longspan.model.reference import resolve
+    from longspan.bench.measured_model import measured_model
 
-    resolve(model, progress=ProgressBars())
+    _, reference = measured_model(model, requantize, ProgressBars())
     benchmark = Interference(
-        model,
+        reference,
         rounds=rounds,
         prompts=prompts,
         prompt_tokens=prompt_tokens,

@@ -20,7 +20,7 @@ async def running_engine(options: EngineOptions) -> AsyncIterator[Engine]:
 
     Raises the LongspanError that kept the engine from starting.
     """
-    set_waiting()  # before the library is loaded
+    set_waiting(stages_here=options.stages)  # before the library is loaded
     from longspan.engine import Engine
     from longspan.model.reference import resolve
 

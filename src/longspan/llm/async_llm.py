@@ -36,8 +36,8 @@ class AsyncLLM:
         on_progress: Callable[[str], None] | None = None,
         **options: Unpack[EngineKeywords],
     ) -> None:
-        set_waiting()
         self._options = EngineOptions(model, **options)
+        set_waiting(stages_here=self._options.stages)
         self.engine = Engine(self._options, on_progress=on_progress)
 
     @property
