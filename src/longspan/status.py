@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from longspan.schedule.statistics import PlannerStatistics
+from longspan.schedule.trace import TraceRecord
 from longspan.speculate.ledger import SpeculationStatistics
 
 
@@ -72,3 +73,29 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     preemptions: int
     planner: PlannerStatistics | None = None
     speculation: SpeculationStatistics | None = None
+
+
+class RequestStatus(msgspec.Struct, frozen=True):
+    """One request under way.
+
+    sequence: its number. state: "waiting", "prompt" (it has a slot and no token yet) or "generating".
+    seconds: since it arrived. tokens_per_second: after its first token.
+    """
+
+    sequence: int
+    state: str
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    max_tokens: int
+    seconds: float
+    tokens_per_second: float
+
+
+class EngineActivity(msgspec.Struct, frozen=True):
+    """What goes on at `now` (seconds, the engine's clock): figures, requests, iterations that completed lately."""
+
+    now: float
+    statistics: EngineStatistics
+    requests: tuple[RequestStatus, ...]
+    iterations: tuple[TraceRecord, ...]

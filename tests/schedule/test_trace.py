@@ -10,7 +10,7 @@ from longspan.errors import UsageError
 from longspan.observe.trace_reader import read_trace
 from longspan.schedule.geometry import geometry_of
 from longspan.schedule.span import IterationResult, StageTiming
-from longspan.schedule.trace import TraceRecord, encode_trace, trace_record
+from longspan.schedule.trace import Completion, TraceRecord, encode_trace, trace_record
 from tests.schedule.driving import Driver
 
 
@@ -25,7 +25,7 @@ def traced_run() -> tuple[Driver, list[TraceRecord]]:
         result = IterationResult(result.iteration, result.samples, result.failures, timings)
         driver.complete(result)
         assert driver.planner.last_completed is not None
-        records.append(trace_record(driver.planner.last_completed, result, driver.now))
+        records.append(trace_record(Completion(driver.planner.last_completed, result, driver.now)))
     return driver, records
 
 

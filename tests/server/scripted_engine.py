@@ -18,7 +18,8 @@ from longspan.model.tokenizer import Tokenizer
 from longspan.request import GenerationRequest, Piece, Timings
 from longspan.schedule.guard import GuardState
 from longspan.schedule.statistics import ROW_BUCKETS, PlannerStatistics
-from longspan.status import EngineStatistics, Readiness, RingStatus, StageStatus
+from longspan.schedule.trace import TraceRecord
+from longspan.status import EngineActivity, EngineStatistics, Readiness, RequestStatus, RingStatus, StageStatus
 from tests.tiny_models import CHAT_TEMPLATE
 
 Step = Piece | Exception | float | asyncio.Event
@@ -105,6 +106,8 @@ class ScriptedEngine:
         self.missing: tuple[str, ...] = ()
         self.requests: list[GenerationRequest] = []
         self.streams: list[ScriptedStream] = []
+        self.records: list[TraceRecord] = []
+        self.now = 100.0
 
     @property
     def model(self) -> Model:
@@ -128,6 +131,14 @@ class ScriptedEngine:
 
     def readiness(self) -> Readiness:
         return Readiness(not self.missing, self.missing)
+
+    def activity(self, moment: float) -> EngineActivity:
+        requests = (
+            RequestStatus(7, "generating", 12, 4, 20, 64, 1.5, 25.0),
+            RequestStatus(8, "waiting", 30, 0, 0, 16, 0.5, 0.0),
+        )
+        recent = tuple(record for record in self.records if record.completed_at > moment)
+        return EngineActivity(self.now, self.statistics(), requests, recent)
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics(

@@ -11,6 +11,7 @@ from longspan.request import GenerationRequest, Piece, Timings
 from longspan.sampling.stop_text import StopMatcher
 from longspan.schedule.events import TokensCommitted
 from longspan.schedule.span import TokenLogprob
+from longspan.status import RequestStatus
 
 
 class Answer:
@@ -83,6 +84,21 @@ class Answer:
             prompt_tokens=len(self.request.prompt),
             cached_tokens=self.cached_tokens,
             generated_tokens=figures.tokens,
+        )
+
+    def status(self, sequence: int, now: float) -> RequestStatus:
+        """The answer for a person who watches."""
+        figures = self._figures
+        state = "waiting" if figures.admitted is None else "prompt" if figures.first is None else "generating"
+        return RequestStatus(
+            sequence,
+            state,
+            len(self.request.prompt),
+            self.cached_tokens,
+            figures.tokens,
+            self.request.max_tokens,
+            now - figures.arrival,
+            self.timings().tokens_per_second,
         )
 
 

@@ -9,6 +9,7 @@ from longspan.engine.counters import Counters
 from longspan.engine.stream import Delivery, RequestStream, deliver
 from longspan.errors import LongspanError, RequestTimeoutError, RingError
 from longspan.schedule.events import Admitted, Event, Failed, Finished, TokensCommitted
+from longspan.status import RequestStatus
 
 
 class Answers:
@@ -39,6 +40,10 @@ class Answers:
     def sequences(self) -> list[int]:
         """Of all answers under way."""
         return list(self._answers)
+
+    def statuses(self, now: float) -> tuple[RequestStatus, ...]:
+        """All answers under way, oldest first."""
+        return tuple(answer.status(sequence, now) for sequence, answer in self._answers.items())
 
     def dispatch(self, events: Iterable[Event], now: float) -> None:
         """Hand over what the events mean for each answer. Events of answers that have ended are dropped."""

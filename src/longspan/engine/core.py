@@ -15,9 +15,9 @@ from longspan.engine.answer import Answer
 from longspan.engine.answers import Answers
 from longspan.engine.counters import Counters
 from longspan.engine.formation import Formation
+from longspan.engine.journal import Journal
 from longspan.engine.options import EngineOptions
 from longspan.engine.stream import RequestStream, deliver
-from longspan.engine.trace_file import TraceFile
 from longspan.errors import LongspanError, RingError
 from longspan.model.source import ModelSource
 from longspan.model.tokenizer import Tokenizer
@@ -27,15 +27,13 @@ from longspan.ring.llama_loader import LlamaLoader
 from longspan.runtime.base import Capacity
 from longspan.schedule.events import Event, FinishReason
 from longspan.schedule.limits import Limits
-from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.planner import Planner
 from longspan.schedule.policy import Policy
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.span import IterationResult, SpanFailure
-from longspan.schedule.trace import trace_record
 from longspan.speculate.proposers import proposer_maker
 from longspan.speculate.speculation import Speculation, SpeculationPolicy
-from longspan.status import EngineStatistics, StageStatus
+from longspan.status import EngineActivity, EngineStatistics, StageStatus
 
 FAR_BACKLOG = 3
 """Iterations that may wait for a first stage that is far away; beside the coordinator one is enough, because it
@@ -73,7 +71,6 @@ class EngineCore:
         self._planner: Planner | None = None
         self._speculation: Speculation | None = None
         self._events: list[Event] = []
-        self._traced: list[tuple[PlanRecord, IterationResult, float]] = []
         self._settling: asyncio.TimerHandle | None = None
         self._works_here = False
         self._backlog = FAR_BACKLOG
@@ -82,7 +79,7 @@ class EngineCore:
         self._gave_up = False
         self._counters = Counters()
         self._answers = Answers(self._counters, self._stopped)
-        self._trace = TraceFile(Path(options.trace)) if options.trace is not None else None
+        self._journal = Journal(Path(options.trace) if options.trace is not None else None, self._round_trips)
         self.missing: tuple[str, ...] = ("the ring has not formed yet",)
         self.epoch = 0
 
@@ -115,8 +112,7 @@ class EngineCore:
         if self._driver is not None:
             await self._driver.close()
         await self._formation.stop()
-        if self._trace is not None:
-            self._trace.close()
+        self._journal.close()
 
     def stages(self) -> tuple[StageStatus, ...]:
         """Every stage as it is now."""
@@ -255,6 +251,16 @@ class EngineCore:
         speculation = None if self._speculation is None else self._speculation.statistics(now)
         return self._counters.statistics(self._planner.statistics(now), speculation)
 
+    def activity(self, moment: float) -> EngineActivity:
+        """What goes on: figures, requests under way, and the iterations that completed after `moment`."""
+        now = self._now()
+        return EngineActivity(now, self.statistics(), self._answers.statuses(now), self._journal.since(moment))
+
+    def _round_trips(self) -> dict[int, float]:
+        return {
+            stage.index: stage.round_trip_ms / 1000 for stage in self.stages() if stage.round_trip_ms is not None
+        }
+
     def _fail_all(self, error: LongspanError) -> None:
         if self._planner is not None:
             self._settle()
@@ -293,8 +299,9 @@ class EngineCore:
             self._on_failure(RingError(str(error)))
             return
         self._events += events
-        if self._trace is not None and self._planner.last_completed is not None:
-            self._traced.append((self._planner.last_completed, result, now))
+        if self._planner.last_completed is not None:
+            ledger = None if self._speculation is None else self._speculation.ledger
+            self._journal.note(self._planner.last_completed, result, now, ledger)
         # Plan first: the stages start on the next iteration while texts are made of this one.
         self._pump()
 
@@ -332,10 +339,7 @@ class EngineCore:
         events, self._events = self._events, []
         self._answers.dispatch(events, now)
         self._planner.learn()
-        if self._trace is not None:
-            for record in self._traced:
-                self._trace.add(trace_record(*record))
-            self._traced.clear()
+        self._journal.write()
 
     def _arm_timer(self) -> None:
         """Wake up when the next waiting request times out."""

@@ -27,7 +27,7 @@ from longspan.model.source import ModelSource
 from longspan.model.tokenizer import Tokenizer
 from longspan.request import GenerationRequest
 from longspan.sampling.limits import check
-from longspan.status import EngineStatistics, Readiness, RingStatus
+from longspan.status import EngineActivity, EngineStatistics, Readiness, RingStatus
 
 _T = TypeVar("_T")
 
@@ -177,14 +177,22 @@ class Engine:
 
     def statistics(self) -> EngineStatistics:
         """Figures since the engine started."""
+        return self._ask(lambda core: core.statistics())
+
+    def activity(self, moment: float) -> EngineActivity:
+        """What goes on now, with the iterations that completed after `moment` of an earlier activity's clock."""
+        return self._ask(lambda core: core.activity(moment))
+
+    def _ask(self, question: Callable[[EngineCore], _T]) -> _T:
+        """What the engine's thread says. Raises RingError when it does not run."""
         core, loop = self._core, self._loop
         if core is None or loop is None:
             raise RingError("the engine is not running")
-        answer: concurrent.futures.Future[EngineStatistics] = concurrent.futures.Future()
+        answer: concurrent.futures.Future[_T] = concurrent.futures.Future()
 
         def ask() -> None:
             try:
-                answer.set_result(core.statistics())
+                answer.set_result(question(core))
             except BaseException as error:
                 answer.set_exception(error)
 

@@ -14,7 +14,7 @@ from longspan.schedule.events import Admitted, Event, Failed, Finished, Preempte
 from longspan.schedule.planner import Planner
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.span import IterationResult
-from longspan.schedule.trace import TraceRecord, trace_record
+from longspan.schedule.trace import Completion, TraceRecord, trace_record
 
 RETRY_SECONDS = 0.01
 """A request that the full queue refuses comes again after this time, still counted from its first arrival."""
@@ -90,7 +90,7 @@ class Simulation:
             _, result = self._results.popleft()
             self._take(self.planner.complete(result, self.now))
             if self.planner.last_completed is not None:
-                self.records.append(trace_record(self.planner.last_completed, result, self.now))
+                self.records.append(trace_record(Completion(self.planner.last_completed, result, self.now)))
 
     def _plan(self) -> None:
         iteration = self.planner.plan(self.now)

@@ -5,7 +5,8 @@ A trace file is JSON lines, one `TraceRecord` each, in the order of completion.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,7 +17,10 @@ from longspan.schedule.span import CopyPrefix, Iteration, IterationResult, Phase
 
 
 class SpanShape(msgspec.Struct, frozen=True, gc=False):
-    """One span without its tokens: `rows` new rows, `sampled` of them sampled, behind `start` positions."""
+    """One span without its tokens: `rows` new rows, `sampled` of them sampled, behind `start` positions.
+
+    epoch: of the sequence when the span was sent.
+    """
 
     sequence: int
     slot: int
@@ -24,16 +28,23 @@ class SpanShape(msgspec.Struct, frozen=True, gc=False):
     rows: int
     phase: Phase
     sampled: int
+    epoch: int = 0
 
 
 class StageTime(msgspec.Struct, frozen=True, gc=False):
-    """One stage's share: seconds in its queue, of work, and of reading the residual; passes over the layers."""
+    """One stage's share: seconds in its queue, of work, and of reading the residual; passes over the layers.
+
+    received: when it came, by the stage's own clock; None in older traces. round_trip: seconds of the newest ping,
+    where the stage is in another process.
+    """
 
     stage: int
     waited: float
     worked: float
     callback: float
     sub_batches: int
+    received: float | None = None
+    round_trip: float | None = None
 
 
 class TraceRecord(msgspec.Struct, frozen=True):
@@ -43,6 +54,7 @@ class TraceRecord(msgspec.Struct, frozen=True):
     decode_seconds, allowance: predicted for the decode rows alone, and what joined prefill was allowed to add.
     operations: how many operations it carried. copied: positions that its copy operations moved, whose time is part
         of the stages' work. samples, failures: what came back.
+    useful, stale: decode and verify rows that this result brought to an end, by whether their token was committed.
     """
 
     iteration: int
@@ -60,6 +72,8 @@ class TraceRecord(msgspec.Struct, frozen=True):
     samples: int
     failures: int
     stages: tuple[StageTime, ...]
+    useful: int = 0
+    stale: int = 0
 
     @property
     def geometry(self) -> Geometry:
@@ -74,14 +88,37 @@ def copied_positions(iteration: Iteration) -> int:
     return sum(operation.length for operation in iteration.operations if isinstance(operation, CopyPrefix))
 
 
-def trace_record(record: PlanRecord, result: IterationResult, now: float) -> TraceRecord:
-    """The trace record of an iteration that has just completed."""
+class Completion(NamedTuple):
+    """What a trace record is made of, kept as it is until somebody wants it.
+
+    now: when the result was taken. useful, stale: rows that it brought to an end.
+    """
+
+    record: PlanRecord
+    result: IterationResult
+    now: float
+    useful: int = 0
+    stale: int = 0
+
+
+def trace_record(completion: Completion, round_trips: Mapping[int, float] | None = None) -> TraceRecord:
+    """The trace record of a completed iteration. round_trips: seconds by stage, where they are known."""
+    record, result, now, useful, stale = completion
+    trips = round_trips or {}
     return TraceRecord(
         iteration=record.iteration.id,
         planned_at=record.planned_at,
         completed_at=now,
         spans=tuple(
-            SpanShape(span.sequence, span.slot, span.start, len(span.tokens), span.phase, len(span.sample_rows))
+            SpanShape(
+                span.sequence,
+                span.slot,
+                span.start,
+                len(span.tokens),
+                span.phase,
+                len(span.sample_rows),
+                span.epoch,
+            )
             for span in record.iteration.spans
         ),
         operations=len(record.iteration.operations),
@@ -94,7 +131,9 @@ def trace_record(record: PlanRecord, result: IterationResult, now: float) -> Tra
         waiting=record.waiting,
         samples=len(result.samples),
         failures=len(result.failures),
-        stages=tuple(_stage_time(timing) for timing in result.timings),
+        stages=tuple(_stage_time(timing, trips.get(timing.stage)) for timing in result.timings),
+        useful=useful,
+        stale=stale,
     )
 
 
@@ -117,11 +156,13 @@ def decode_trace(lines: Iterable[bytes], name: str) -> Iterator[TraceRecord]:
                 raise UsageError(f"{name}, line {number}, is not a trace record: {error}") from error
 
 
-def _stage_time(timing: StageTiming) -> StageTime:
+def _stage_time(timing: StageTiming, round_trip: float | None) -> StageTime:
     return StageTime(
         stage=timing.stage,
         waited=timing.started - timing.received,
         worked=timing.finished - timing.started,
         callback=timing.callback,
         sub_batches=timing.sub_batches,
+        received=timing.received,
+        round_trip=round_trip,
     )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from longspan.model.grammar import GrammarVocabulary
 from longspan.model.tokenizer import Tokenizer
 from longspan.request import GenerationRequest, Piece, Timings
-from longspan.status import EngineStatistics, Readiness, RingStatus
+from longspan.status import EngineActivity, EngineStatistics, Readiness, RingStatus
 
 
 class AnswerStream(Protocol):
@@ -81,3 +81,5 @@ class ServingEngine(Protocol):
     def readiness(self) -> Readiness: ...
 
     def statistics(self) -> EngineStatistics: ...
+
+    def activity(self, moment: float) -> EngineActivity: ...

@@ -99,6 +99,11 @@ class Ledger:
         """Decode and verify rows in flight."""
         return self.live_rows + self.void_rows
 
+    @property
+    def outcome(self) -> tuple[int, int]:
+        """Rows that came to an end since the start: useful ones, and stale ones."""
+        return self._useful, self._stale
+
     def advance(self, now: float) -> None:
         """Account for the time since the last call; call it before anything changes at `now`."""
         passed = now - self._now
