@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from longspan.engine import Engine, EngineOptions
-from longspan.engine import core as core_module
+from longspan.engine import healing as healing_module
 from longspan.errors import RingError
 from longspan.model.source import GgufSource
 from longspan.model.storage import CACHE_VARIABLE
@@ -106,7 +106,7 @@ async def test_a_stage_that_breaks_is_used_again(scripted: Scripted) -> None:
 async def test_a_ring_that_does_not_form_in_time_fails_its_requests_and_recovers(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_module, "LAST_RETRY_SECONDS", 0.3)
+    monkeypatch.setattr(healing_module, "LAST_RETRY_SECONDS", 0.3)
     async with scripted(2, seconds=0.002, heal_seconds=0.6) as running:
         engine = running.engine
         stream = engine.submit(request(PROMPT, 200))
@@ -246,7 +246,7 @@ async def test_a_first_stage_here_is_held_once_however_often_the_ring_forms(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model in memory for every try would soon be the end of the coordinator."""
-    monkeypatch.setattr(core_module, "FIRST_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(healing_module, "FIRST_RETRY_SECONDS", 0.02)
     source = GgufSource(tiny_model)
     loader = ScriptedLoader(digest=source.digest, width=64, layers=4)
     server = StageServer(loader)

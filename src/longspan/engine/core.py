@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from longspan.engine.answer import Answer
 from longspan.engine.answers import Answers
 from longspan.engine.counters import Counters
 from longspan.engine.formation import Formation
+from longspan.engine.healing import Healing
 from longspan.engine.journal import Journal
 from longspan.engine.options import EngineOptions
 from longspan.engine.stream import RequestStream, deliver
@@ -42,16 +42,10 @@ says at once when it can take the next."""
 SETTLE_SECONDS = 0.001
 """How long after an iteration was sent its stage, in this process, has the interpreter for itself."""
 
-FIRST_RETRY_SECONDS = 0.25
-LAST_RETRY_SECONDS = 5.0
-
-log = logging.getLogger(__name__)
-
 
 class EngineCore:
     """Everything that changes while requests run. Only the engine's thread calls it.
 
-    missing: sentences that say what keeps the engine from serving; empty when it serves.
     epoch: how often the ring has formed.
     """
 
@@ -75,12 +69,16 @@ class EngineCore:
         self._works_here = False
         self._backlog = FAR_BACKLOG
         self._timer: asyncio.TimerHandle | None = None
-        self._healing: asyncio.Task[None] | None = None
-        self._gave_up = False
+        self._healing = Healing(
+            clear=self._clear,
+            form=self._form,
+            on_formed=self._on_formed,
+            on_given_up=self._fail_all,
+            seconds=options.heal_seconds,
+        )
         self._counters = Counters()
         self._answers = Answers(self._counters, self._stopped)
         self._journal = Journal(Path(options.trace) if options.trace is not None else None, self._round_trips)
-        self.missing: tuple[str, ...] = ("the ring has not formed yet",)
         self.epoch = 0
 
     # ------------------------------------------------------------------------------------------------ ring
@@ -102,12 +100,9 @@ class EngineCore:
 
     async def stop(self) -> None:
         """End the ring and every request."""
-        if self._healing is not None:
-            self._healing.cancel()
-            await asyncio.gather(self._healing, return_exceptions=True)
+        await self._healing.stop()
         if self._timer is not None:
             self._timer.cancel()
-        self.missing = ("the engine has stopped",)
         self._fail_all(RingError("the engine has stopped"))
         if self._driver is not None:
             await self._driver.close()
@@ -140,7 +135,7 @@ class EngineCore:
         self._backlog = 1 if plan.places[0].near else FAR_BACKLOG
         self._works_here = plan.places[0].address is None
         self.epoch += 1
-        self.missing = ()
+        self._healing.complete()
         return capacity
 
     def _make_speculation(self, limits: Limits) -> Speculation | None:
@@ -167,46 +162,29 @@ class EngineCore:
         )
 
     def _on_failure(self, error: RingError) -> None:
-        log.warning("%s", error)
-        self.missing = (str(error),)
-        if self._healing is None or self._healing.done():
-            self._healing = asyncio.get_running_loop().create_task(self._heal(error))
+        self._healing.begin(error)
 
-    async def _heal(self, error: RingError) -> None:
-        """Form the ring again; running requests are replayed from their committed tokens and go on."""
-        giving_up = asyncio.get_running_loop().call_later(self._options.heal_seconds, self._give_up, error)
-        wait = FIRST_RETRY_SECONDS
-        try:
-            while True:
-                if self._driver is not None:
-                    await self._driver.close()
-                    await self._formation.replace(self._driver.mute)
-                try:
-                    capacity = await self._form()
-                    break
-                except Exception as problem:
-                    # Also after what nobody expected, a full process table for one: the next try may do.
-                    unexpected = not isinstance(problem, LongspanError)
-                    self.missing = (f"{type(problem).__name__}: {problem}" if unexpected else str(problem),)
-                    log.warning("the ring cannot form: %s", problem, exc_info=problem if unexpected else None)
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, LAST_RETRY_SECONDS)
-        finally:
-            giving_up.cancel()
+    async def _clear(self) -> None:
+        """Take away what is left of a lost ring."""
+        if self._driver is not None:
+            await self._driver.close()
+            await self._formation.replace(self._driver.mute)
+
+    def _on_formed(self, capacity: Capacity) -> None:
+        """The ring is back: running requests are replayed from their committed tokens and go on."""
         assert self._planner is not None
-        self._gave_up = False
         self._events += self._planner.abandon(self._now(), self._limits(capacity))
         self._pump()
 
-    def _give_up(self, error: RingError) -> None:
-        """Requests have waited for the ring long enough. It goes on trying to form."""
-        self._gave_up = True
-        self._fail_all(error)
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Sentences that say what keeps the engine from serving; empty when it serves."""
+        return self._healing.missing
 
     @property
     def healing(self) -> bool:
         """Whether the ring is forming again, and requests wait for it."""
-        return self._healing is not None and not self._healing.done() and not self._gave_up
+        return self._healing.waiting
 
     # -------------------------------------------------------------------------------------------- requests
 
