@@ -3,12 +3,14 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test serve bench lint soak clean
+.PHONY: help demo test serve bench lint soak conformance clean
 
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# Clients that are not ours bring other versions of what the tests use, and plugins: an environment of their own.
+CONFORMANCE := .venv-conformance
 
 # Waiting threads of one stage must not spin long on a core that another stage could use (see src/longspan/openmp.py).
 export OMP_WAIT_POLICY ?= passive
@@ -39,8 +41,11 @@ lint: $(INSTALLED) ## style, format and types
 soak: $(INSTALLED) ## the long runs that `make test` leaves out
 	@$(BIN)/python -m pytest -m soak -o timeout=0 $(ARGS)
 
+conformance: $(CONFORMANCE)/.installed ## clients and checkers that are not ours, against the demo over two processes
+	@$(CONFORMANCE)/bin/python -m pytest -m 'conformance or not soak' tests/conformance tests/end_to_end -rs $(ARGS)
+
 clean: ## remove .venv and what tools left behind
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(CONFORMANCE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -48,4 +53,10 @@ $(INSTALLED): pyproject.toml
 	@echo 'setting up .venv (only the first time; a minute or so)' >&2
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	@touch $@
+
+$(CONFORMANCE)/.installed: pyproject.toml
+	@echo 'setting up $(CONFORMANCE) (only the first time; a few minutes)' >&2
+	@$(PYTHON) -m venv $(CONFORMANCE)
+	@$(CONFORMANCE)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,conformance]'
 	@touch $@

@@ -41,6 +41,7 @@ class Piece(msgspec.Struct, frozen=True):
 
     text: what the tokens add to the answer (an unfinished character or a possible stop string is held back).
     tokens: committed token ids, the end token included. logprobs: parallel to `tokens` when asked, else empty.
+    prompt_logprobs: on the first piece when asked, of each token of the prompt but the first.
     finish_reason: None, or "stop" | "length" | "cancelled" on the last piece. at: when it was committed, in
     seconds of the engine's clock.
     """
@@ -50,6 +51,7 @@ class Piece(msgspec.Struct, frozen=True):
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
     at: float = 0.0
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Timings(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
@@ -191,6 +192,40 @@ def test_completions(client: openai.OpenAI, served_demo: str) -> None:
     assert "".join(logprobs.tokens) == by_tokens.choices[0].text
     chunks = client.completions.create(model=MODEL, prompt=prompt, temperature=0, stream=True)
     assert "".join(chunk.choices[0].text for chunk in chunks) == by_tokens.choices[0].text
+
+
+def test_how_likely_a_given_text_is(client: openai.OpenAI, served_demo: str) -> None:
+    text = "The capital of France is Paris. The capital of Italy is Rome, and that of Spain is " + "Madrid. " * 30
+    tokens = httpx.post(f"{served_demo}/tokenize", json={"prompt": text}).json()["tokens"]
+    with WholeModel(resolve("demo").path) as whole:
+        # Of 64 rows and more at once llama.cpp would compute other bits.
+        parts = [whole.run(tokens[start : start + 32]) for start in range(0, len(tokens), 32)]
+    rows = np.concatenate(parts).astype(np.float64)
+    peaks = rows.max(axis=1, keepdims=True)
+    logarithms = rows - peaks - np.log(np.exp(rows - peaks).sum(axis=1, keepdims=True))
+    truth = logarithms[np.arange(len(tokens) - 1), tokens[1:]]
+    # The second time its KV lies there already.
+    for _ in range(2):
+        answer = client.completions.create(
+            model=MODEL, prompt=tokens, max_tokens=1, temperature=0, logprobs=1, echo=True
+        ).choices[0]
+        found = answer.logprobs
+        assert found is not None and found.token_logprobs is not None and found.top_logprobs is not None
+        assert len(found.token_logprobs) == len(tokens) + 1
+        assert found.token_logprobs[0] is None
+        np.testing.assert_allclose(found.token_logprobs[1:-1], truth, atol=1e-3)
+        greedy = [
+            value >= max(top.values())
+            for value, top in zip(found.token_logprobs[1:], found.top_logprobs[1:], strict=True)
+        ]
+        assert greedy[:-1] == (logarithms[:-1].argmax(axis=1) == tokens[1:]).tolist()
+        assert answer.text.startswith(text)
+    chat = ask(client, max_tokens=1, extra_body={"prompt_logprobs": 0, "return_token_ids": True}).model_dump()
+    given = chat["prompt_token_ids"]
+    assert [entry and list(entry) for entry in chat["prompt_logprobs"]] == [
+        None,
+        *[[str(token)] for token in given[1:]],
+    ]
 
 
 def test_metrics_of_an_answer(client: openai.OpenAI) -> None:

@@ -14,8 +14,10 @@ from longspan.errors import ModelError, ProtocolError
 from longspan.model.source import GgufSource
 from longspan.model.storage import CACHE_VARIABLE
 from longspan.runtime.reference import ReferenceRuntime
+from longspan.runtime.slots import stem_length
 from longspan.sampling.parameters import SamplingParameters
-from longspan.schedule.span import CommitBranch, CopyPrefix, Drop, Iteration, Operation, Span, Trim
+from longspan.sampling.sampler import log_probability
+from longspan.schedule.span import CommitBranch, CopyPrefix, Drop, Iteration, Operation, Phase, Span, Trim
 from tests.runtime.pipeline import Pipeline, span
 from tests.tiny_models import write_tiny_model
 from tests.whole_model import WholeModel
@@ -190,8 +192,7 @@ def test_no_batch_trim_copy_or_branch_leaves_a_trace(source: GgufSource, truth: 
                 continue
             del held[slot][start:]
             contexts += [tuple(held[slot] + branch(tokens, parents, row)) for row in range(len(tokens))]
-            if parents is None:
-                held[slot] += tokens
+            held[slot] += tokens if parents is None else tokens[: stem_length(parents)]
             spans.append(span(slot, start, tokens, parents=None if parents is None else tuple(parents)))
         result = runtime.run(spans, operations)
         assert not result.failures
@@ -328,3 +329,19 @@ def test_close_twice(source: GgufSource) -> None:
     assert runtime.capacity().exact_rows > runtime.capacity().max_rows
     runtime.close()
     runtime.close()
+
+
+def test_given_tokens_are_as_likely_as_llama_cpp_says(source: GgufSource) -> None:
+    stages = pipeline(source, 2)
+    entire = span(0, 0, PROMPT, phase=Phase.PREFILL, sample_rows=tuple(range(len(PROMPT))), given=tuple(PROMPT[1:]))
+    result = stages.run([entire], samplings=[(0, SamplingParameters(prompt_logprobs=2))])
+    *scored, last = result.samples
+    assert [sample.token for sample in scored] == PROMPT[1:]
+    with WholeModel(source.path, precise=True) as whole:
+        truth = whole.run(PROMPT)
+    for token, sample, logits in zip(PROMPT[1:], scored, truth[:-1], strict=True):
+        wanted = log_probability(logits, token, 2)
+        assert sample.logprob is not None
+        assert sample.logprob.logprob == pytest.approx(wanted.logprob, abs=1e-3)
+        assert [other for other, _ in sample.logprob.top] == [other for other, _ in wanted.top]
+    assert (last.token, last.logprob) == (int(truth[-1].argmax()), None)

@@ -12,9 +12,10 @@ from longspan.errors import ProtocolError
 from longspan.runtime.base import Capacity, StageOutput
 from longspan.runtime.script import Script, scripted_tokens
 from longspan.runtime.scripted import FailSpan, RaiseError, ScriptedEmbedding, ScriptedRuntime
+from longspan.runtime.slots import stem_length
 from longspan.sampling.parameters import SamplingParameters
-from longspan.sampling.sampler import sample
-from longspan.schedule.span import CommitBranch, CopyPrefix, Drop, Iteration, Sample, Span, Trim
+from longspan.sampling.sampler import log_probability, sample
+from longspan.schedule.span import CommitBranch, CopyPrefix, Drop, Iteration, Phase, Sample, Span, Trim
 from tests.runtime.pipeline import Pipeline, span
 
 SCRIPT = Script(vocabulary=64, repeat=0.4)
@@ -82,8 +83,7 @@ def test_random_plans_sample_the_truth(data: st.DataObject) -> None:
                     path.insert(0, tokens[node])
                     node = node - 1 if parents is None else parents[node]
                 expected.append(continuation(held[slot] + path, lengths[slot]))
-            if parents is None:
-                held[slot] += tokens
+            held[slot] += tokens if parents is None else tokens[: stem_length(parents)]
         result = runtime.run(spans, operations)
         assert not result.failures
         assert [sample.token for sample in result.samples] == expected
@@ -236,3 +236,20 @@ def test_malformed_iterations_are_refused_and_change_nothing() -> None:
 def test_a_row_must_be_wide_enough() -> None:
     with pytest.raises(ValueError, match="12 floats"):
         ScriptedRuntime(SCRIPT, last=True, width=11)
+
+
+def test_given_tokens_are_scored_by_what_would_have_been_sampled_from() -> None:
+    stages = pipeline(2)
+    parameters = SamplingParameters(prompt_logprobs=3, prompt_length=len(PROMPT))
+    first = span(0, 0, PROMPT[:5], phase=Phase.PREFILL, sample_rows=tuple(range(5)), given=tuple(PROMPT[1:6]))
+    rest = span(0, 5, PROMPT[5:], phase=Phase.PREFILL, sample_rows=(0, 1, 2), given=tuple(PROMPT[6:]))
+    samples = (*stages.run([first], samplings=[(0, parameters)]).samples, *stages.run([rest]).samples)
+    assert [sample.token for sample in samples[:-1]] == PROMPT[1:]
+    state = 0
+    for position, (token, found) in enumerate(zip(PROMPT, samples, strict=True)):
+        state = SCRIPT.advance(state, token, position)
+        logits = SCRIPT.logits(state, PROMPT[: position + 1], len(PROMPT))
+        if position + 1 < len(PROMPT):
+            assert found.logprob == log_probability(logits, PROMPT[position + 1], 3)
+        else:
+            assert (found.token, found.logprob) == (int(logits.argmax()), None)

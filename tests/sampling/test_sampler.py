@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from longspan.sampling.adjustment import needs_history
 from longspan.sampling.parameters import SamplingParameters
-from longspan.sampling.sampler import SamplingError, sample
+from longspan.sampling.sampler import SamplingError, sample, score
 from longspan.schedule.span import TokenLogprob
 from tests.sampling.slow_sampler import slow_allowed, slow_token
 
@@ -204,6 +204,23 @@ def test_log_probabilities_are_of_the_raw_logits(row: Logits, alternatives: int,
     assert [value for _, value in found.top] == pytest.approx(
         [float(row[index]) - total for index in order], abs=1e-6
     )
+
+
+@given(row=logits(), alternatives=st.integers(0, 20), data=st.data())
+def test_a_given_token_is_as_likely_as_if_it_were_sampled(
+    row: Logits, alternatives: int, data: st.DataObject
+) -> None:
+    token = data.draw(st.sampled_from(np.flatnonzero(np.isfinite(row)).tolist()))
+    forced = SamplingParameters(logprobs=alternatives, suppress=tuple(set(range(len(row))) - {token}), min_tokens=9)
+    sampled, found = sample(row, forced, 3, [0] * 3)
+    assert (sampled, found) == (token, score(row, token, alternatives, 3))
+
+
+def test_a_token_that_cannot_be_given() -> None:
+    with pytest.raises(SamplingError, match="token 2 at position 7; the model has 2"):
+        score(np.zeros(2, np.float32), 2, 0, 7)
+    with pytest.raises(SamplingError, match="no usable logits at position 7"):
+        score(np.array([0.0, np.nan], np.float32), 0, 0, 7)
 
 
 def test_no_log_probabilities_unless_asked() -> None:

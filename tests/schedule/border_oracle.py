@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from longspan.lab.oracle import extend_state, next_token
 from longspan.schedule.limits import Limits
-from longspan.schedule.span import CopyPrefix, Drop, Iteration, Sample, SpanFailure
+from longspan.schedule.span import CopyPrefix, Drop, Iteration, Sample, SpanFailure, TokenLogprob
 
 
 def _row_state(state: int, token: int, start: int, rows: int, exact_rows: int) -> int:
@@ -38,7 +38,13 @@ class BorderOracle:
             for token in span.tokens:
                 state = _row_state(state, token, span.start, len(span.tokens), self._exact_rows)
                 states.append(state)
-            samples += [Sample(index, row, next_token(states[span.start + row])) for row in span.sample_rows]
+            given = dict(zip(span.sample_rows, span.given, strict=False))
+            for row in span.sample_rows:
+                position = span.start + row + 1
+                if row in given:  # "how likely" tells the position, so that a test sees which token was meant
+                    samples.append(Sample(index, row, given[row], TokenLogprob(-float(position))))
+                else:
+                    samples.append(Sample(index, row, next_token(states[position - 1])))
         return tuple(samples), tuple(failures)
 
 

@@ -364,3 +364,14 @@ def test_request_names(client: httpx.Client) -> None:
     made_up = client.post("/v1/chat/completions", json=body, headers={"x-request-id": "no spaces please"})
     assert len(made_up.headers["x-request-id"]) == 24
     assert chat(client, request_id="mine")["id"] == "chatcmpl-mine"
+
+
+def test_prompt_logprobs(client: httpx.Client, engine: ScriptedEngine) -> None:
+    engine.script = lambda request: [
+        Piece("a", (7,), prompt_logprobs=tuple(TokenLogprob(-1.0) for _ in request.prompt[1:])),
+        Piece("", (), finish_reason="stop"),
+    ]
+    answer = chat(client, prompt_logprobs=0, n=2)
+    tokens = engine.requests[0].prompt
+    assert [entry and list(entry) for entry in answer["prompt_logprobs"]] == [None, *[[str(t)] for t in tokens[1:]]]
+    assert "prompt_logprobs" not in chat(client)

@@ -10,7 +10,8 @@ import pytest
 
 from longspan.request import Piece
 from longspan.schedule.span import TokenLogprob
-from tests.server.scripted_engine import CONTEXT, ScriptedEngine
+from tests.server.scripted_engine import CONTEXT, ScriptedEngine, always
+from tests.tiny_models import END_TOKEN
 
 
 def complete(client: httpx.Client, **fields: Any) -> dict[str, Any]:
@@ -145,6 +146,57 @@ def test_logprobs(client: httpx.Client, engine: ScriptedEngine) -> None:
     assert {key: [item for part in parts for item in part[key]] for key in expected} == expected
     complete(client, prompt="x", logprobs=0)
     assert engine.requests[-1].sampling.logprobs == 0
+
+
+def test_echo_with_logprobs_begins_with_those_of_the_prompt(client: httpx.Client, engine: ScriptedEngine) -> None:
+    tokenizer = engine.served.tokenizer
+    prompt = tokenizer.encode("the cat", add_special=False, parse_special=False)
+    scores = tuple(TokenLogprob(-float(place), ((5, -0.1), (6, -0.2))) for place in range(1, len(prompt)))
+    engine.script = always(
+        Piece(" a", (7,), (TokenLogprob(-0.5, ((7, -0.5),)),), prompt_logprobs=scores),
+        Piece("!", (8,), (TokenLogprob(-0.75, ((8, -0.75),)),), "length"),
+    )
+    texts = [tokenizer.piece(token).decode() for token in (*prompt, 7, 8)]
+    whole = complete(client, prompt=prompt, echo=True, logprobs=1)["choices"][0]
+    assert whole["text"] == "the cat a!"
+    found = whole["logprobs"]
+    assert found["tokens"] == texts
+    assert found["token_logprobs"] == [None, *[entry.logprob for entry in scores], -0.5, -0.75]
+    assert found["text_offset"] == [len("".join(texts[:place])) for place in range(len(texts))]
+    assert found["top_logprobs"][0] is None
+    assert found["top_logprobs"][1] == {tokenizer.piece(5).decode(): -0.1, texts[1]: -1.0}
+    assert (engine.requests[0].sampling.prompt_logprobs, engine.requests[0].sampling.logprobs) == (1, 1)
+    parts = [event["choices"][0]["logprobs"] for event in stream(client, prompt=prompt, echo=True, logprobs=1)]
+    assert {key: [item for part in parts for item in part[key]] for key in found} == found
+    # Nothing to be seen of a control token is still an echo of one token.
+    special = complete(client, prompt=[END_TOKEN], echo=True, logprobs=0)["choices"][0]
+    assert special["logprobs"]["token_logprobs"][0] is None
+    complete(client, prompt=prompt, logprobs=1)
+    assert engine.requests[-1].sampling.prompt_logprobs == -1
+
+
+def test_prompt_logprobs(client: httpx.Client, engine: ScriptedEngine) -> None:
+    piece = engine.served.tokenizer.piece
+    scores = (TokenLogprob(-0.25, ((9, -0.25), (6, -2.0))), TokenLogprob(-4.0, ((5, -0.1), (6, -0.2))))
+    engine.script = always(Piece("a", (7,), prompt_logprobs=scores), Piece("", (), finish_reason="length"))
+    choice = complete(client, prompt=[8, 9, 10], prompt_logprobs=2)["choices"][0]
+
+    def told(token: int, logprob: float, rank: int | None) -> dict[str, Any]:
+        return {"logprob": logprob, "rank": rank, "decoded_token": piece(token).decode()}
+
+    assert choice["prompt_logprobs"] == [
+        None,
+        {"9": told(9, -0.25, 1), "6": told(6, -2.0, 2)},
+        {"10": told(10, -4.0, None), "5": told(5, -0.1, 1), "6": told(6, -0.2, 2)},
+    ]
+    assert choice["logprobs"] is None
+    assert engine.requests[0].sampling.prompt_logprobs == 2
+    assert complete(client, prompt=[8, 9, 10], prompt_logprobs=0)["choices"][0]["prompt_logprobs"] == [
+        None,
+        {"9": told(9, -0.25, None)},
+        {"10": told(10, -4.0, None)},
+    ]
+    assert "prompt_logprobs" not in complete(client, prompt=[8, 9, 10])["choices"][0]
 
 
 def test_token_ids_and_metrics(client: httpx.Client, engine: ScriptedEngine) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.scripted_engine import ScriptedEngine
+from tests.server.scripted_engine import CONTEXT, ScriptedEngine
+from tests.tiny_models import CHAT_TEMPLATE
 
 HELLO = [{"role": "user", "content": "hi"}]
 
@@ -58,3 +59,15 @@ def test_refusals(client: httpx.Client, path: str, fields: dict[str, Any], param
     response = client.post(path, json=fields)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+def test_what_a_client_must_know_of_the_tokenizer(client: httpx.Client, engine: ScriptedEngine) -> None:
+    info = client.get("/tokenizer_info").json()
+    tokenizer = engine.served.tokenizer
+    tokens = client.post("/tokenize", json={"prompt": info["eos_token"], "add_special_tokens": False}).json()[
+        "tokens"
+    ]
+    assert tokens == [tokenizer.eos]
+    assert info["vocab_size"] == tokenizer.vocabulary_size
+    assert info["chat_template"] == CHAT_TEMPLATE
+    assert info["model_max_length"] == CONTEXT

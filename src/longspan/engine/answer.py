@@ -32,12 +32,17 @@ class Answer:
         self._detokenizer = IncrementalDetokenizer(tokenizer, special=request.write_special)
         self._matcher = StopMatcher(request.stop, include_stop=request.include_stop)
         self._figures = _Figures(arrival=now)
+        self._prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
     def admitted(self, now: float, cached_tokens: int) -> None:
         """The request took a slot. After a preemption the first time counts."""
         if self._figures.admitted is None:
             self._figures.admitted = now
             self.cached_tokens = cached_tokens
+
+    def scored(self, logprobs: tuple[TokenLogprob, ...]) -> None:
+        """How likely the next tokens of the prompt were; the first piece tells it."""
+        self._prompt_logprobs += logprobs
 
     def push(self, event: TokensCommitted, now: float) -> Piece:
         """The piece that committed tokens make. Its finish_reason is "stop" when a stop string is complete; tokens
@@ -60,7 +65,8 @@ class Answer:
         figures.tokens += taken
         logprobs: tuple[TokenLogprob, ...] = event.logprobs[:taken]
         reason = "stop" if self._matcher.stopped else None
-        return Piece("".join(texts), event.tokens[:taken], logprobs, reason, now)
+        scored, self._prompt_logprobs = self._prompt_logprobs, ()
+        return Piece("".join(texts), event.tokens[:taken], logprobs, reason, now, scored)
 
     def finish(self, reason: str) -> Piece:
         """The last piece, with what was held back."""

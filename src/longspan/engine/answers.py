@@ -8,7 +8,7 @@ from longspan.engine.answer import Answer
 from longspan.engine.counters import Counters
 from longspan.engine.stream import Delivery, RequestStream, deliver
 from longspan.errors import LongspanError, RequestTimeoutError, RingError
-from longspan.schedule.events import Admitted, Event, Failed, Finished, TokensCommitted
+from longspan.schedule.events import Admitted, Event, Failed, Finished, PromptScored, TokensCommitted
 from longspan.status import RequestStatus
 
 
@@ -54,6 +54,8 @@ class Answers:
                 continue
             if isinstance(event, TokensCommitted):
                 batch += self._commit(answer, event, now)
+            elif isinstance(event, PromptScored):
+                answer.scored(event.logprobs)
             elif isinstance(event, Admitted):
                 answer.admitted(now, event.cached_tokens)
             elif isinstance(event, Finished):

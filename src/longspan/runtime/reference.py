@@ -12,8 +12,8 @@ from longspan.runtime.base import Activations, Capacity, StageOutput, StageRunti
 from longspan.runtime.reference_model import ReferenceModel, Vector
 from longspan.runtime.slots import KvCopy, KvTrim, SlotBook
 from longspan.sampling.adjustment import needs_history
-from longspan.sampling.sampler import SamplingError, sample
-from longspan.schedule.span import Iteration, Sample, Span, SpanFailure
+from longspan.sampling.sampler import SamplingError, sample, score
+from longspan.schedule.span import Iteration, Sample, Span, SpanFailure, TokenLogprob
 
 
 class ReferenceRuntime(StageRuntime):
@@ -88,10 +88,15 @@ class ReferenceRuntime(StageRuntime):
     def _sampled(self, index: int, span: Span, output: Activations) -> list[Sample]:
         parameters = self._book.sampling[span.slot]
         samples = []
-        for row in span.sample_rows:
+        for place, row in enumerate(span.sample_rows):
             logits: Vector = self._model.logits(output[row].copy())
-            history = self._book.history(span, row) if needs_history(parameters) else ()
-            token, logprob = sample(logits, parameters, len(_context(span, row)), history)
+            position = len(_context(span, row))
+            if place < len(span.given):
+                token = span.given[place]
+                logprob: TokenLogprob | None = score(logits, token, parameters.prompt_logprobs, position)
+            else:
+                history = self._book.history(span, row) if needs_history(parameters) else ()
+                token, logprob = sample(logits, parameters, position, history)
             samples.append(Sample(index, row, token, logprob))
         return samples
 

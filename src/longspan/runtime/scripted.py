@@ -19,7 +19,7 @@ from longspan.errors import ProtocolError
 from longspan.runtime.base import Activations, Capacity, StageOutput, StageRuntime
 from longspan.runtime.script import Script
 from longspan.runtime.slots import KvCopy, KvTrim, SlotBook
-from longspan.sampling.sampler import sample
+from longspan.sampling.sampler import sample, score
 from longspan.schedule.span import Iteration, Sample, Span, SpanFailure
 
 _STATE_BYTES = 8
@@ -85,7 +85,7 @@ class ScriptedRuntime(StageRuntime):
         self._width = width
         self._seconds_per_iteration = seconds_per_iteration
         self._seconds_per_row = seconds_per_row
-        self._book = SlotBook(capacity)
+        self._book = SlotBook(capacity, script.vocabulary)
         self._states: list[list[int]] = [[] for _ in range(capacity.slots)]
         self._errors = {fault.at: fault.error for fault in faults if isinstance(fault, RaiseError)}
         self._failing = [fault for fault in faults if isinstance(fault, FailSpan)]
@@ -124,7 +124,10 @@ class ScriptedRuntime(StageRuntime):
             states = self._run_span(span, activations[rows])
             output[rows] = _encoded(states, span.tokens, self._width)
             if self._last:
-                samples += [self._sampled(index, span, row, states[row]) for row in span.sample_rows]
+                given = dict(zip(span.sample_rows, span.given, strict=False))
+                samples += [
+                    self._sampled(index, span, row, states[row], given.get(row)) for row in span.sample_rows
+                ]
         if self._seconds_per_iteration or self._seconds_per_row:
             time.sleep(self._seconds_per_iteration + self._seconds_per_row * iteration.rows)
         failures.sort(key=lambda failure: failure.span)
@@ -154,10 +157,12 @@ class ScriptedRuntime(StageRuntime):
         held += states
         return states
 
-    def _sampled(self, index: int, span: Span, row: int, state: int) -> Sample:
+    def _sampled(self, index: int, span: Span, row: int, state: int, given: int | None) -> Sample:
         parameters = self._book.sampling[span.slot]
         history = self._book.history(span, row)
         logits = self._script.logits(state, history, parameters.prompt_length)
+        if given is not None:
+            return Sample(index, row, given, score(logits, given, parameters.prompt_logprobs, len(history)))
         token, logprob = sample(logits, parameters, len(history), history)
         return Sample(index, row, token, logprob)
 

@@ -12,7 +12,17 @@ import dataclasses
 from longspan.errors import ProtocolError
 from longspan.runtime.base import Capacity
 from longspan.sampling.parameters import SamplingParameters
-from longspan.schedule.span import CommitBranch, CopyPrefix, Drop, Iteration, Operation, Span, SpanFailure, Trim
+from longspan.schedule.span import (
+    CommitBranch,
+    CopyPrefix,
+    Drop,
+    Iteration,
+    Operation,
+    Phase,
+    Span,
+    SpanFailure,
+    Trim,
+)
 
 MAX_OPERATIONS = 4096
 """Most operations of one iteration; more is not a plan but an attack."""
@@ -211,6 +221,11 @@ def _check_span(index: int, span: Span) -> None:
         if not previous < row < count:
             raise ProtocolError(f"span {index} samples row {row} of {count}; rows must ascend and exist")
         previous = row
+    if len(span.given) > len(span.sample_rows) or (span.given and span.phase is not Phase.PREFILL):
+        raise ProtocolError(
+            f"span {index} is given {len(span.given)} tokens for {len(span.sample_rows)} asked rows; given tokens "
+            "follow asked rows of a prompt"
+        )
     if span.parents is not None and (
         len(span.parents) != count or any(not -1 <= parent < node for node, parent in enumerate(span.parents))
     ):

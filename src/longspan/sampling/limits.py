@@ -28,6 +28,7 @@ def check(parameters: SamplingParameters, vocabulary: int) -> None:
         ("top_k", 0, vocabulary),
         ("seed", 0, 2**64 - 1),
         ("logprobs", -1, MAX_LOGPROBS),
+        ("prompt_logprobs", -1, MAX_LOGPROBS),
         ("min_tokens", 0, 2**31 - 1),
         ("prompt_length", 0, 2**31 - 1),
     ):

@@ -19,6 +19,7 @@ class SamplingParameters(msgspec.Struct, frozen=True, array_like=True, gc=False)
     prompt_length: tokens of the prompt, so that the sampler knows where the answer starts.
     logit_bias: (token, bias) pairs. suppress: tokens never sampled while fewer than `min_tokens` were generated.
     logprobs: how many alternatives to report for each sampled token; -1 means none at all, 0 the token's own.
+    prompt_logprobs: the same for each token of the prompt but the first.
     grammar: what the answer must follow, in the form of `model.grammar`; empty for nothing.
     """
 
@@ -36,6 +37,7 @@ class SamplingParameters(msgspec.Struct, frozen=True, array_like=True, gc=False)
     suppress: tuple[int, ...] = ()
     logprobs: int = -1
     grammar: str = ""
+    prompt_logprobs: int = -1
 
     @property
     def greedy(self) -> bool:

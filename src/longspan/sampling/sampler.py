@@ -44,13 +44,7 @@ def sample(
     Parameters must have passed `limits.check`.
     Raises SamplingError when a logit is NaN or +inf, or when no token is left.
     """
-    best = int(logits.argmax())
-    # The index of the highest is the index of the first NaN if there is one.
-    if not np.isfinite(logits[best]):
-        raise SamplingError(
-            f"the model gave no usable logits at position {position}: token {best} has {logits[best]}. "
-            "Expected finite numbers; the model file may be damaged, or its activations overflowed."
-        )
+    best = _best(logits, position)
     allowed = adjusted(logits, parameters, position, history)
     if allowed is not logits:
         best = int(allowed.argmax())
@@ -63,6 +57,17 @@ def sample(
     return token, None if parameters.logprobs < 0 else log_probability(logits, token, parameters.logprobs)
 
 
+def score(logits: Logits, token: int, alternatives: int, position: int) -> TokenLogprob:
+    """How likely a given token was at `position`. logits, alternatives: as for `sample` and `log_probability`.
+
+    Raises SamplingError when a logit is NaN or +inf, or when the token is not one of the model.
+    """
+    _best(logits, position)
+    if not 0 <= token < len(logits):
+        raise SamplingError(f"the prompt has token {token} at position {position}; the model has {len(logits)}")
+    return log_probability(logits, token, alternatives)
+
+
 def log_probability(logits: Logits, token: int, alternatives: int) -> TokenLogprob:
     """Natural log of the softmax of the raw logits, for `token` and for the `alternatives` most likely tokens.
 
@@ -73,6 +78,18 @@ def log_probability(logits: Logits, token: int, alternatives: int) -> TokenLogpr
     best = descending(logits, highest(logits, alternatives)) if alternatives else np.empty(0, np.intp)
     top = tuple((int(index), float(logits[index]) - total) for index in best)
     return TokenLogprob(float(logits[token]) - total, top)
+
+
+def _best(logits: Logits, position: int) -> int:
+    """The first of the highest. Raises SamplingError when a logit is NaN or +inf."""
+    best = int(logits.argmax())
+    # The index of the highest is the index of the first NaN if there is one.
+    if not np.isfinite(logits[best]):
+        raise SamplingError(
+            f"the model gave no usable logits at position {position}: token {best} has {logits[best]}. "
+            "Expected finite numbers; the model file may be damaged, or its activations overflowed."
+        )
+    return best
 
 
 def _drawn(logits: Logits, best: int, parameters: SamplingParameters, position: int) -> int:

@@ -26,7 +26,7 @@ def next_piece(sequence: Sequence, start: int, limits: Limits) -> Piece:
     """The piece that starts at position `start`, up to which the sequence's KV is there or on its way."""
     remaining = sequence.prefill_end - start
     if not limits.fixed_borders:
-        return Piece(remaining, False)
+        return Piece(min(remaining, limits.scored_rows) if sequence.scores_prompt else remaining, False)
     prompt = sequence.prompt_length
     whole_chunks = prompt - prompt % limits.chunk
     if start < whole_chunks:
@@ -47,10 +47,14 @@ def shareable(sequence: Sequence, limits: Limits) -> int:
 def restorable(sequence: Sequence, limits: Limits) -> int:
     """Most positions that a sequence may take over from a cache.
 
-    A fresh prompt must run at least its last row, which is sampled; a replay may be restored whole.
+    A fresh prompt must run at least its last row, which is sampled, and the rows that still say how likely the
+    tokens behind them were; a replay may be restored whole.
     """
     fresh = sequence.generated == 0
     if not limits.fixed_borders:
-        return sequence.prefill_end - 1 if fresh else sequence.prefill_end
+        most = sequence.prefill_end - 1 if fresh else sequence.prefill_end
+        return min(most, sequence.scored) if sequence.scores_prompt else most
     prompt = sequence.prompt_length - 1 if fresh else sequence.prompt_length
+    if sequence.scores_prompt:
+        prompt = min(prompt, sequence.scored)
     return prompt - prompt % limits.chunk

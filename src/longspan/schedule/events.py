@@ -45,6 +45,13 @@ class TokensCommitted(msgspec.Struct, frozen=True, gc=False):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
+class PromptScored(msgspec.Struct, frozen=True, gc=False):
+    """How likely the next tokens of the prompt were, in order from its second token on, when the sampling asks."""
+
+    sequence: int
+    logprobs: tuple[TokenLogprob, ...]
+
+
 class Preempted(msgspec.Struct, frozen=True, gc=False):
     """The sequence lost its slot and waits again; what it committed stays, and is replayed later."""
 
@@ -66,4 +73,4 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-Event = Admitted | TokensCommitted | Preempted | Finished | Failed
+Event = Admitted | PromptScored | TokensCommitted | Preempted | Finished | Failed

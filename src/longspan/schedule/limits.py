@@ -21,6 +21,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         multiples of `chunk` and run alone (see `schedule.borders`).
     max_running: most sequences with a slot. max_waiting: most sequences in the queue.
     max_prefill_sequences: most sequences that prefill in one iteration.
+    max_samples: most rows whose logits an iteration looks at.
     max_prefill_only_in_a_row: most iterations without a decode row, one after the other, while a decode row could
         have run.
     """
@@ -36,6 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     max_waiting: int = 256
     max_prefill_sequences: int = 4
     max_prefill_only_in_a_row: int = 1
+    max_samples: int = 128
 
     def __post_init__(self) -> None:
         smallest = {"cells_per_slot": 2, "exact_rows": 2}
@@ -64,6 +66,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def free_rows(self) -> int:
         """Most rows of an iteration whose rows must not depend on each other."""
         return min(self.rows, self.exact_rows - 1)
+
+    @cached_property
+    def scored_rows(self) -> int:
+        """Most rows of one prompt in an iteration when each of them says how likely the token behind it was."""
+        if self.free_rows <= self.max_samples:
+            return self.chunk
+        spare = max(1, self.max_samples - self.concurrency)
+        return min(self.chunk, max(1, spare // self.max_prefill_sequences))
 
     @cached_property
     def concurrency(self) -> int:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from longspan.errors import ProtocolError
 from longspan.schedule.admission import Admission
 from longspan.schedule.decoding import Decoding
-from longspan.schedule.events import Event, FailureKind, FinishReason, TokensCommitted
+from longspan.schedule.events import Event, FailureKind, FinishReason, PromptScored, TokensCommitted
 from longspan.schedule.filling import Filling, Prompt
 from longspan.schedule.geometry import NO_ROWS, ExactShape, Geometry, join_geometry
 from longspan.schedule.limits import Limits
@@ -262,6 +262,11 @@ class Planner:
             self._pacing.debt = 0.0
 
     def _commit(self, sequence: Sequence, span: Span, samples: tuple[Sample, ...]) -> None:
+        if span.given:
+            scored = samples[: len(span.given)]
+            logprobs = tuple(sample.logprob for sample in scored if sample.logprob is not None)
+            self._roster.events.append(PromptScored(sequence.id, logprobs))
+            span, samples = sequence.score(span, samples)
         committed = sequence.commit(span, samples)
         if sequence.computed >= sequence.confirm_at:
             self._roster.slots.confirm(sequence)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+import msgspec
+
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.span import DraftRequest, Phase, Sample, Span
 from longspan.schedule.speculator import Tail
@@ -33,6 +35,7 @@ class Sequence:
     ended: no further token may follow: an end token was committed, or the token limit is reached.
     claim: cells of the shared pool that count as taken by this sequence.
     cached_tokens: positions that were served from another sequence's KV at the first admission.
+    scored: tokens of the prompt, from the second on, of which it is known how likely they were.
     losses: rings that were lost while one of its rows was under way, since its last committed token.
     overtakes: later, not more urgent sequences that were admitted first.
 
@@ -57,6 +60,7 @@ class Sequence:
         "priority",
         "prompt_length",
         "request",
+        "scored",
         "slot",
         "status",
         "tail",
@@ -80,6 +84,7 @@ class Sequence:
         self.confirm_at = 0
         self.claim = 0
         self.cached_tokens = 0
+        self.scored = 0
         self.losses = 0
         self.overtakes = 0
         self.admitted_at: float | None = None
@@ -136,6 +141,12 @@ class Sequence:
         self.dispatched = end
         fresh = len(self.tokens) == self.prompt_length
         sampled = fresh and end == self.prompt_length
+        asked: tuple[int, ...] = (rows - 1,) if sampled else ()
+        given: tuple[int, ...] = ()
+        if self.scores_prompt:
+            first = max(start, self.scored)
+            asked = tuple(range(first - start, rows))
+            given = tuple(self.tokens[first + 1 : end + 1])
         return Span(
             self.id,
             self.slot,
@@ -143,10 +154,22 @@ class Sequence:
             start,
             tuple(self.tokens[start:end]),
             Phase.PREFILL if fresh else Phase.RECOMPUTE,
-            (rows - 1,) if sampled else (),
+            asked,
             None,
             self.tail.draft_behind_prompt if sampled and self.tail is not None else DraftRequest.NEVER,
+            given,
         )
+
+    @property
+    def scores_prompt(self) -> bool:
+        """True while rows of the prompt are to say how likely the tokens behind them were."""
+        return self.request.sampling.prompt_logprobs >= 0 and len(self.tokens) == self.prompt_length
+
+    def score(self, span: Span, samples: tuple[Sample, ...]) -> tuple[Span, tuple[Sample, ...]]:
+        """Take the given tokens off a span and its samples; gives what is left of both for `commit`."""
+        count = len(span.given)
+        self.scored += count
+        return msgspec.structs.replace(span, sample_rows=span.sample_rows[count:], given=()), samples[count:]
 
     def commit(self, span: Span, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """Take over what the ring computed for a span of this epoch; returns the samples that were committed.

@@ -48,6 +48,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: token ids at positions start … start + len(tokens) - 1 (for a tree: nodes in topological order).
     sample_rows: rows of this span (indices into `tokens`, ascending) whose next token the last stage samples.
     parents: for a tree, the index of each node's parent in `tokens`, -1 for the root; None for a chain.
+    given: tokens of the prompt that follow the first of the `sample_rows`, as many as are given. Those rows sample
+        nothing: how likely the given token was comes back instead.
     draft: whether the last stage's MTP head should draft from this span.
     """
 
@@ -60,6 +62,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sample_rows: tuple[int, ...] = ()
     parents: tuple[int, ...] | None = None
     draft: DraftRequest = DraftRequest.NEVER
+    given: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -125,7 +128,8 @@ class Iteration(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Natural-log probability of the sampled token before temperature and filters, with the best alternatives."""
+    """Natural-log probability of a sampled or given token before temperature and filters, with the best
+    alternatives."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()

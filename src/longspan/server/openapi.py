@@ -19,7 +19,13 @@ from longspan.server.openai.models import Model, ModelList
 from longspan.server.responses.response_answer import ResponseObject
 from longspan.server.responses.response_request import ResponseRequest
 from longspan.server.state import Health, Version
-from longspan.server.tokenization import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+from longspan.server.tokenization import (
+    DetokenizeAnswer,
+    DetokenizeRequest,
+    TokenizeAnswer,
+    TokenizeRequest,
+    TokenizerInfo,
+)
 from longspan.status import Readiness, RingStatus
 
 _REFERENCE = "#/components/schemas/{name}"
@@ -57,6 +63,7 @@ OPERATIONS = (
         "post", "/tokenize", "Tokens of a text or of messages", TokenizeRequest, TokenizeAnswer, False, _READS
     ),
     Operation("post", "/detokenize", "Text of tokens", DetokenizeRequest, DetokenizeAnswer, False, _READS),
+    Operation("get", "/tokenizer_info", "Special tokens, chat template", None, TokenizerInfo, False, (401, 503)),
     Operation("get", "/health", "Whether the server answers", None, Health),
     Operation("get", "/ready", "Whether requests can run; 503 says what is missing", None, Readiness),
     Operation("get", "/ring", "Stages, layers, links, epoch", None, RingStatus, False, (401, 503)),

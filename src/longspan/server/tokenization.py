@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize, as vLLM has them."""
+"""/tokenize, /detokenize and /tokenizer_info, as vLLM has them."""
 
 from __future__ import annotations
 
@@ -57,6 +57,17 @@ class DetokenizeAnswer(msgspec.Struct, frozen=True):
     prompt: str
 
 
+class TokenizerInfo(msgspec.Struct, frozen=True):
+    """What a client needs to know to write prompts as the model does; null for what the model does not have."""
+
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    chat_template: str | None
+    vocab_size: int
+    model_max_length: int
+
+
 _tokenize_decoder = msgspec.json.Decoder(TokenizeRequest)
 _detokenize_decoder = msgspec.json.Decoder(DetokenizeRequest)
 
@@ -72,6 +83,7 @@ class TokenizationEndpoints:
         return [
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
+            Route("/tokenizer_info", self.tokenizer_info, methods=["GET"]),
         ]
 
     async def tokenize(self, http: Request) -> Response:
@@ -85,6 +97,24 @@ class TokenizationEndpoints:
         request = decode_body(_detokenize_decoder, await read_body(http, self._service.options))
         answer = await self._service.worker.run(_detokenized, request, self._service.engine.model)
         return Response(msgspec.json.encode(answer), media_type="application/json")
+
+    async def tokenizer_info(self, _http: Request) -> Response:
+        """GET /tokenizer_info"""
+        return Response(msgspec.json.encode(_info(self._service.engine.model)), media_type="application/json")
+
+
+def _info(model: ServedModel) -> TokenizerInfo:
+    tokenizer = model.tokenizer
+    end = None if tokenizer.eos is None else token_text(tokenizer.piece(tokenizer.eos))
+    return TokenizerInfo(
+        bos_token=None if tokenizer.bos is None else token_text(tokenizer.piece(tokenizer.bos)),
+        eos_token=end,
+        # Nothing is padded here; clients that want to pad do it with the end token.
+        pad_token=end,
+        chat_template=None if model.chat_template is None else model.chat_template.source,
+        vocab_size=tokenizer.vocabulary_size,
+        model_max_length=model.context_length,
+    )
 
 
 def _tokenized(request: TokenizeRequest, model: ServedModel) -> TokenizeAnswer:

@@ -21,7 +21,7 @@ from longspan.runtime.llama.exactness import ExactnessProbe
 from longspan.runtime.llama.runtime import MAX_SAMPLES, LlamaRuntime
 from longspan.runtime.reference import ReferenceRuntime
 from longspan.sampling.parameters import SamplingParameters
-from longspan.schedule.span import CopyPrefix, Drop, Iteration, Operation, Span, TokenLogprob, Trim
+from longspan.schedule.span import CopyPrefix, Drop, Iteration, Operation, Phase, Span, TokenLogprob, Trim
 from tests.runtime.pipeline import Pipeline, span
 from tests.tiny_models import write_tiny_model
 from tests.whole_model import WholeModel
@@ -542,6 +542,8 @@ def test_when_every_span_failed_nothing_is_run(stages: Callable[..., Stages]) ->
             f"{MAX_SAMPLES + 1} rows to sample in one iteration, at most {MAX_SAMPLES}",
         ),
         ((span(0, 0, [5, 6], parents=(-1, 0)),), (2, 64), "token tree"),
+        ((span(0, 0, [5, 6], given=(6,)),), (2, 64), "given 1 tokens for 1 asked rows"),
+        ((span(0, 0, [5], given=(6, 7), phase=Phase.PREFILL),), (1, 64), "given 2 tokens for 1 asked rows"),
     ],
 )
 @pytest.mark.parametrize("count", [1, 2])

@@ -24,7 +24,7 @@ from longspan.runtime.llama.row_batch import RowBatch, row_position
 from longspan.runtime.slots import KvCopy, KvTrim, SlotBook, SlotPlan
 from longspan.sampling.adjustment import Logits, needs_history
 from longspan.sampling.parameters import SamplingParameters
-from longspan.sampling.sampler import sample
+from longspan.sampling.sampler import sample, score
 from longspan.schedule.span import DraftRequest, Iteration, Sample, SpanFailure, TokenLogprob
 
 DEFAULT_MAX_ROWS = 512
@@ -260,11 +260,16 @@ class LlamaRuntime(StageRuntime):
         for (index, _, span), first in zip(plan.runnable, rows.firsts, strict=True):
             parameters = self._book.sampling[span.slot]
             remembers = bool(parameters.grammar) or needs_history(parameters)
-            for row in span.sample_rows:
+            for place, row in enumerate(span.sample_rows):
                 logits = self._context.logits(first + row)
                 position = row_position(span, row) + 1
-                history = self._book.history(span, row) if remembers else ()
                 try:
+                    if place < len(span.given):
+                        given = span.given[place]
+                        logprob: TokenLogprob | None = score(logits, given, parameters.prompt_logprobs, position)
+                        samples.append(Sample(index, row, given, logprob))
+                        continue
+                    history = self._book.history(span, row) if remembers else ()
                     if parameters.grammar:
                         answer = history[parameters.prompt_length :]
                         logits = self._grammars.restricted(span.slot, parameters.grammar, answer, logits)

@@ -21,6 +21,8 @@ class AnswerHead(msgspec.Struct, frozen=True):
     """Identity of an answer, and what was asked to be in it.
 
     prompts: one tuple of token ids for each prompt. choices: over all prompts.
+    alternatives: that come with the log-probability of a token. prompt_alternatives: with that of a token of the
+    prompt; None: they are not asked for.
     """
 
     id: str
@@ -30,6 +32,8 @@ class AnswerHead(msgspec.Struct, frozen=True):
     prompts: tuple[tuple[int, ...], ...]
     choices: int
     wants_logprobs: bool
+    alternatives: int
+    prompt_alternatives: int | None
     wants_token_ids: bool
     wants_metrics: bool
     include_usage: bool
@@ -71,6 +75,8 @@ def answer_head(
         prompts=tuple(request.prompt for request in requests[:: fields.n or 1]),
         choices=len(requests),
         wants_logprobs=requests[0].sampling.logprobs >= 0,
+        alternatives=requests[0].sampling.logprobs,
+        prompt_alternatives=fields.prompt_logprobs,
         wants_token_ids=bool(fields.return_token_ids),
         wants_metrics=bool(fields.return_metrics),
         include_usage=bool(options and options.include_usage),

@@ -13,7 +13,13 @@ from longspan.server.answers import Answers
 from longspan.server.formats.deltas import CallArguments, CallBegins, Content, Delta, Reasoning
 from longspan.server.openai.answer_head import AnswerHead
 from longspan.server.openai.chat_format import ChatFormat
-from longspan.server.openai.logprobs import ChatLogprobs, TokenEntry, chat_entries
+from longspan.server.openai.logprobs import (
+    ChatLogprobs,
+    PromptLogprobs,
+    TokenEntry,
+    chat_entries,
+    prompt_logprobs,
+)
 from longspan.server.openai.usage import AnswerMetrics, Usage, answer_metrics
 
 
@@ -63,6 +69,7 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     usage: Usage
     object: str = "chat.completion"
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     metrics: AnswerMetrics | UnsetType | None = UNSET
 
 
@@ -113,8 +120,13 @@ async def whole_chat(head: AnswerHead, form: ChatFormat, answers: Answers) -> by
     entries: list[list[TokenEntry]] = [[] for _ in range(head.choices)]
     tokens: list[list[int]] = [[] for _ in range(head.choices)]
     reasons = [""] * head.choices
+    scores: PromptLogprobs | UnsetType = UNSET
     async with contextlib.aclosing(answers.pieces()) as pieces:
         async for index, piece in pieces:
+            if head.prompt_alternatives is not None and scores is UNSET:
+                scores = prompt_logprobs(
+                    head.prompts[0], piece.prompt_logprobs, head.tokenizer, head.prompt_alternatives
+                )
             messages[index].add(piece)
             tokens[index].extend(piece.tokens)
             if head.wants_logprobs:
@@ -138,6 +150,7 @@ async def whole_chat(head: AnswerHead, form: ChatFormat, answers: Answers) -> by
             choices=choices,
             usage=head.usage(answers, sum(map(len, tokens))),
             prompt_token_ids=head.prompts[0] if head.wants_token_ids else UNSET,
+            prompt_logprobs=scores,
             metrics=answer_metrics(answers.timings(0)) if head.wants_metrics else UNSET,
         )
     )

@@ -100,6 +100,7 @@ def chat_generation(request: ChatRequest, model: ServedModel) -> tuple[list[Gene
         default_max_tokens=None,
         logprobs=(request.top_logprobs or 0) if request.logprobs else -1,
         prompt_field="messages",
+        prompt_logprobs=-1 if request.prompt_logprobs is None else request.prompt_logprobs,
         grammar=chat_grammar(answer_grammar(request, model), use, form, model),
         write_special=form.marks_are_control_tokens(model),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -30,7 +30,7 @@ DEFAULT_MAX_TOKENS = 16
 class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     """prompt: a text, a list of texts, a list of token ids, or a list of such lists.
 
-    echo: the answer's text begins with the prompt. logprobs: alternatives for each token.
+    echo: the answer's text begins with the prompt, and its `logprobs` do. logprobs: alternatives for each token.
     """
 
     prompt: str | list[str | int | list[int]]
@@ -53,12 +53,6 @@ def completion_requests(request: CompletionRequest, model: ServedModel) -> list[
     """
     check_fields(request, model)
     refuse_unsupported(request, _NEUTRAL_VALUES)
-    if request.echo and request.logprobs is not None:
-        raise RequestError(
-            "`echo` with `logprobs` is not supported by this server; send one of them.",
-            param="echo",
-            code="unsupported_parameter",
-        )
     prompts = _prompts(request.prompt)
     answers = len(prompts) * (request.n or 1)
     if answers > MAX_ANSWERS:
@@ -81,18 +75,27 @@ def completion_requests(request: CompletionRequest, model: ServedModel) -> list[
             default_max_tokens=DEFAULT_MAX_TOKENS,
             logprobs=-1 if request.logprobs is None else request.logprobs,
             prompt_field="prompt",
+            prompt_logprobs=_prompt_logprobs(request),
             grammar=grammar,
         )
     ]
 
 
-def echoes(request: CompletionRequest, head_prompts: tuple[tuple[int, ...], ...], model: ServedModel) -> list[str]:
-    """The text of each prompt, when the answer begins with it; else empty texts."""
+def echoes(
+    request: CompletionRequest, head_prompts: tuple[tuple[int, ...], ...], model: ServedModel
+) -> Sequence[str | None]:
+    """The text of each prompt, when the answer begins with it; else None for each."""
     if not request.echo:
-        return [""] * len(head_prompts)
+        return [None] * len(head_prompts)
     return [
         prompt if isinstance(prompt, str) else model.tokenizer.decode(prompt) for prompt in _prompts(request.prompt)
     ]
+
+
+def _prompt_logprobs(request: CompletionRequest) -> int:
+    """Alternatives for each token of the prompt: as many as the larger of the two fields asks for, or -1."""
+    echoed = request.logprobs if request.echo else None
+    return max(-1 if wanted is None else wanted for wanted in (echoed, request.prompt_logprobs))
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:

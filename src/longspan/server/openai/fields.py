@@ -12,6 +12,7 @@ from msgspec import Meta
 from longspan.errors import ContextLengthError, RequestError, UnknownModelError
 from longspan.request import GenerationRequest
 from longspan.sampling import limits
+from longspan.sampling.limits import MAX_LOGPROBS
 from longspan.sampling.parameters import MAX_LOGIT_BIAS, SamplingParameters
 from longspan.server.contract import ServedModel
 from longspan.server.identity import REQUEST_ID_PATTERN
@@ -40,6 +41,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class GenerationFields(FormFields, frozen=True, kw_only=True):
     """Fields of both kinds of completion. None means the default; the names are those of the OpenAI API and vLLM.
 
+    prompt_logprobs: alternatives for each token of the prompt; the answer tells how likely each of them was.
     return_metrics adds the block `metrics` to the answer. cache_salt: the prompt's KV is shared only with requests
     of the same salt. user, safety_identifier, prompt_cache_key and metadata are the caller's own notes: they change
     nothing about an answer and are recorded nowhere.
@@ -78,16 +80,16 @@ class GenerationFields(FormFields, frozen=True, kw_only=True):
     prompt_cache_key: str | None = None
     metadata: dict[str, str] | None = None
 
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+
     # Refused unless they ask for nothing.
     best_of: int | None = None
-    prompt_logprobs: int | None = None
     service_tier: str | None = None
     store: bool | None = None
 
 
 NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
-    "prompt_logprobs": (None,),
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
 }
@@ -113,6 +115,11 @@ def check_fields(fields: GenerationFields, model: ServedModel) -> None:
     """Raise RequestError for fields that contradict each other, or UnknownModelError for another model."""
     check_model(fields.model, model)
     refuse_unsupported(fields, NEUTRAL_VALUES)
+    if fields.prompt_logprobs is not None and fields.stream:
+        raise RequestError(
+            "`prompt_logprobs` belong to answers that are not streamed; `echo` with `logprobs` can be streamed.",
+            param="prompt_logprobs",
+        )
     options = fields.stream_options
     if options is not None and not fields.stream:
         raise RequestError("`stream_options` needs `stream` to be true.", param="stream_options")
@@ -133,13 +140,15 @@ def generation_requests(
     default_max_tokens: int | None,
     logprobs: int,
     prompt_field: str,
+    prompt_logprobs: int = -1,
     grammar: str = "",
     write_special: bool = False,
 ) -> list[GenerationRequest]:
     """One request a choice; the first carries the seed itself, the others seeds derived from it.
 
     max_tokens: as asked; None takes `default_max_tokens` or, without one, what is left of the context.
-    logprobs: alternatives to report, -1 for none at all. prompt_field: what an error about the prompt names.
+    logprobs, prompt_logprobs: alternatives to report, -1 for none at all.
+    prompt_field: what an error about the prompt names.
     grammar: what the answers must follow. write_special: control tokens are written out.
     Raises ContextLengthError when prompt and answer do not fit, RequestError for values that do not fit the model.
     """
@@ -172,6 +181,7 @@ def generation_requests(
         suppress=tuple(sorted(ends)) if minimum else (),
         logprobs=logprobs,
         grammar=grammar,
+        prompt_logprobs=prompt_logprobs,
     )
     limits.check(sampling, model.tokenizer.vocabulary_size)
     stops = fields.stop or ()

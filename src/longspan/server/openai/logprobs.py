@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from longspan.model.tokenizer import Tokenizer
 from longspan.request import Piece
+from longspan.schedule.span import TokenLogprob
 
 LOWEST_LOGPROB = -9999.0
 """JSON has no infinity: what stands for a token that cannot come, as in OpenAI's and vLLM's answers."""
@@ -36,12 +39,15 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class TextLogprobs(msgspec.Struct, frozen=True):
-    """Form of text completions: parallel lists. text_offset: characters before the token's own."""
+    """Form of text completions: parallel lists. text_offset: characters before the token's own.
+
+    Nothing is known of the first token of an echoed prompt: nothing comes before it.
+    """
 
     text_offset: list[int]
-    token_logprobs: list[float]
+    token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float]]
+    top_logprobs: list[dict[str, float] | None]
 
 
 def token_text(piece: bytes) -> str:
@@ -63,19 +69,64 @@ def chat_entries(piece: Piece, tokenizer: Tokenizer) -> list[TokenEntry]:
     ]
 
 
-def text_logprobs(piece: Piece, tokenizer: Tokenizer, offset: int) -> TextLogprobs:
-    """The piece's log-probabilities. offset: characters of the answer's tokens before the piece."""
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """How likely a token was in its place of the prompt.
+
+    rank: 1 is the most likely; null beyond the alternatives.
+    """
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""Form of vLLM: for each token of the prompt itself and its alternatives, by id; null for the first."""
+
+
+def text_logprobs(
+    tokens: Sequence[int],
+    logprobs: Sequence[TokenLogprob | None],
+    tokenizer: Tokenizer,
+    offset: int,
+    alternatives: int,
+) -> TextLogprobs:
+    """The log-probabilities of tokens. offset: characters of the answer's tokens before them.
+
+    alternatives: how many to tell of each; there may be more. logprobs: None where nothing is known.
+    """
     result = TextLogprobs([], [], [], [])
-    for token, entry in zip(piece.tokens, piece.logprobs, strict=False):
+    for token, entry in zip(tokens, logprobs, strict=False):
         text = token_text(tokenizer.piece(token))
         result.text_offset.append(offset)
         result.tokens.append(text)
-        result.token_logprobs.append(_finite(entry.logprob))
-        top = {token_text(tokenizer.piece(other)): _finite(value) for other, value in entry.top}
-        # The sampled token is listed also when it is not among the best.
-        result.top_logprobs.append({**top, text: _finite(entry.logprob)})
+        result.token_logprobs.append(None if entry is None else _finite(entry.logprob))
+        if entry is None:
+            result.top_logprobs.append(None)
+        else:
+            best = entry.top[:alternatives]
+            top = {token_text(tokenizer.piece(other)): _finite(value) for other, value in best}
+            # The token itself is listed also when it is not among the best.
+            result.top_logprobs.append({**top, text: _finite(entry.logprob)})
         offset += len(text)
     return result
+
+
+def prompt_logprobs(
+    prompt: Sequence[int], logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, alternatives: int
+) -> PromptLogprobs:
+    """What a prompt's tokens say. logprobs: of each of them but the first. alternatives: how many to tell of."""
+    found: PromptLogprobs = [None]
+    for token, entry in zip(prompt[1:], logprobs, strict=True):
+        ranks = {other: (value, rank) for rank, (other, value) in enumerate(entry.top[:alternatives], start=1)}
+        ranked = {token: (entry.logprob, ranks.get(token, (0.0, None))[1]), **ranks}
+        found.append(
+            {
+                str(other): PromptLogprob(_finite(value), rank, token_text(tokenizer.piece(other)))
+                for other, (value, rank) in ranked.items()
+            }
+        )
+    return found
 
 
 def joined(parts: list[TextLogprobs]) -> TextLogprobs:
