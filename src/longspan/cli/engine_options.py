@@ -38,6 +38,12 @@ class EngineArguments:
         str | None,
         Parameter(group=RING, help="Use stages that listen elsewhere: HOST:PORT,HOST:PORT in ring order."),
     ] = None
+    join: Annotated[
+        str | None,
+        Parameter(
+            group=RING, help="Let stages come by themselves (longspan stage --join): HOST:PORT to listen on."
+        ),
+    ] = None
     lock: Annotated[
         str | None,
         Parameter(group=RING, help="Form exactly the ring of this file (longspan plan --lock), or none."),
@@ -138,6 +144,7 @@ class EngineArguments:
             context=self.context,
             threads=self.threads,
             activation_dtype=self.activation_dtype,
+            join=self.join,
             library=self.library,
             max_waiting=self.max_waiting,
             queue_timeout=self.queue_timeout,

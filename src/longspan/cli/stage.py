@@ -17,6 +17,8 @@ def stage(
     *,
     model: str | None = None,
     listen: str = "127.0.0.1:0",
+    join: str | None = None,
+    name: str | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     library: str | None = None,
     keys: Annotated[str | None, Parameter(env_var="LONGSPAN_KEYS")] = None,
@@ -33,6 +35,7 @@ def stage(
     For example:
 
         longspan stage --model demo --listen 0.0.0.0:7001 --keys keys/first
+        longspan stage --join 192.0.2.1:7070 --listen 192.0.2.7:7001 --keys keys/attic
         longspan stage --model /models/demo-package --listen 192.0.2.7:7001 --token-file ring.token
 
     Parameters
@@ -43,6 +46,12 @@ def stage(
         are kept in the cache.
     listen
         HOST:PORT to listen on. Port 0 takes any free port and tells which.
+    join
+        HOST:PORT of a coordinator (longspan serve --join) to register with,
+        and to come back to whenever it was away.
+    name
+        What this stage is called there; whoever joins with the same name takes
+        its place (default: the machine's name and the port).
     threads
         Threads to compute with (default: all cores).
     library
@@ -73,4 +82,10 @@ def stage(
     if model is not None:
         resolve(model, progress=ProgressBars())
     security = SecurityOptions(keys, token_file, pin, insecure)
-    uvloop.run(run_stage(StageOptions(model, host, port, threads=threads, library=library, security=security)))
+    uvloop.run(
+        run_stage(
+            StageOptions(
+                model, host, port, threads=threads, library=library, security=security, join=join, name=name
+            )
+        )
+    )

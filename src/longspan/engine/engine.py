@@ -170,6 +170,12 @@ class Engine:
             self._options.link_delay_ms,
         )
 
+    async def remove_stage(self, name: str) -> None:
+        """Send a stage that has joined away for good; a spare takes its place. Raises UsageError, RingError."""
+        if self._core is None:
+            raise RingError("the engine is not running")
+        await self._call(self._core.remove_stage(name))
+
     def readiness(self) -> Readiness:
         """Whether requests can be served, and if not, what is missing."""
         missing = self._core.missing if self._core is not None else ("the engine is not running",)

@@ -6,9 +6,11 @@ import asyncio
 import secrets
 from collections.abc import Callable, Collection
 
-from longspan.engine.locking import locked
+from longspan.engine.gathering import Gathering
+from longspan.engine.locking import locked, locked_names
 from longspan.engine.options import DEFAULT_CONTEXT, EngineOptions
 from longspan.errors import UsageError
+from longspan.model.mtp_head import find_head
 from longspan.model.source import ModelSource
 from longspan.model.splits import even_splits, parse_splits
 from longspan.ring.artifact_source import ArtifactSource
@@ -26,6 +28,7 @@ class Formation:
     """Knows how to make a ring plan for one engine, as often as the ring has to form.
 
     ranges: layers of each stage. threads: of each local stage. security: of links to stages elsewhere.
+    on_return: is told when a stage that has joined, and has layers, came back as another process.
     """
 
     def __init__(self, options: EngineOptions, source: ModelSource) -> None:
@@ -35,6 +38,8 @@ class Formation:
         self.security = self._security()
         self.artifacts = ArtifactSource(source)
         self.ranges = self._ranges()
+        self.on_return: Callable[[str], None] = lambda reason: None
+        self._gathering = self._gather()
         for start, end in self.ranges:
             source.check_range(start, end)
         description = source.description
@@ -47,7 +52,7 @@ class Formation:
         if options.context is not None and options.context > longest:
             raise UsageError(f"a context of {options.context} positions is asked for, the model has {longest}")
         self.context = options.context or min(longest, DEFAULT_CONTEXT)
-        self.local_stages = 0 if self._remote else len(self.ranges)
+        self.local_stages = 0 if self._elsewhere else len(self.ranges)
         self.threads = options.threads or default_threads(max(1, self.local_stages))
         self._launcher = LocalLauncher()
         self._children: dict[int, StageHandle] = {}
@@ -60,11 +65,16 @@ class Formation:
     @property
     def holds_first(self) -> bool:
         """Whether the first stage runs in this process."""
-        return self._options.hold_first_stage or (not self._remote and len(self.ranges) == 1)
+        return self._options.hold_first_stage or (not self._elsewhere and len(self.ranges) == 1)
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether stages are somebody else's processes."""
+        return bool(self._remote) or self._options.join is not None
 
     async def plan(self, report: Callable[[str], None]) -> RingPlan:
         """Start the local stages that are not running, and say where everything is. Raises RingError."""
-        wanted = [] if self._remote else range(1 if self.holds_first else 0, len(self.ranges))
+        wanted = [] if self._elsewhere else range(1 if self.holds_first else 0, len(self.ranges))
         missing = [index for index in wanted if index not in self._children or not self._children[index].running]
         if missing:
             report(f"starting {len(missing)} stage process{'es' if len(missing) > 1 else ''}")
@@ -79,9 +89,11 @@ class Formation:
         addresses: list[tuple[str, int] | None] = list(self._remote)
         if self.holds_first:
             addresses.insert(0, None)
-        if not self._remote:
+        if self._gathering is not None:
+            addresses += [member.address for member in await self._gathering.seats(report)]
+        elif not self._remote:
             addresses += [self._children[index].address for index in wanted]
-        local = not self._remote
+        local = not self._elsewhere
         places = tuple(
             StagePlace(index, start, end, address, near=address is None or (local and index == 0))
             for index, ((start, end), address) in enumerate(zip(self.ranges, addresses, strict=True))
@@ -114,8 +126,30 @@ class Formation:
 
     def _security(self) -> Security:
         """Local stages are children of this process on its own machine: their links are open."""
-        if not self._remote:
+        if not self._elsewhere:
             return OPEN
+        if self._gathering is not None:
+            await self._gathering.close()
+
+    async def remove(self, name: str) -> bool:
+        """Send a stage that has joined away for good; whether it had layers. Raises UsageError."""
+        if self._gathering is None:
+            raise UsageError("stages do not join this ring by themselves, so none can be removed")
+        return await self._gathering.remove(name)
+
+    def _gather(self) -> Gathering | None:
+        if self._options.join is None:
+            return None
+        first = 1 if self._options.hold_first_stage else 0
+        return Gathering(
+            self._options.join,
+            self._source.digest,
+            self.security,
+            first,
+            self.ranges[first:],
+            locked_names(self._options),
+            lambda reason: self.on_return(reason),
+        )
         options = self._options.security
         security = load_security(options)
         hosts = (host for host, _ in self._remote)
@@ -131,5 +165,8 @@ class Formation:
         if (self._remote or options.stages > 1) and len(ranges) != count:
             raise UsageError(
                 f"--splits {options.splits} names {len(ranges)} layer ranges, but the ring has {count} stages"
+        if self._options.join is not None:
+            host, _ = parse_address(self._options.join)
+            check_exposure((host,), security, insecure=options.insecure, what="listen on")
             )
         return ranges

@@ -34,6 +34,8 @@ def locked(options: EngineOptions, source: ModelSource) -> EngineOptions:
         )
     lock = read_lock(Path(options.lock))
     addresses = tuple(stage.address for stage in lock.stages if stage.address is not None)
+    if options.join is not None and addresses:
+        raise UsageError("the lock has addresses, so its stages are called; leave --join away")
     names = options.ring or addresses or (None,) * len(lock.stages)
     ranges = (*lock.ranges, *((0, 0),) * len(names))
     check_topology(
@@ -48,3 +50,10 @@ def locked(options: EngineOptions, source: ModelSource) -> EngineOptions:
         stages=1 if addresses else len(lock.stages),
         splits=",".join(f"{start}-{end}" for start, end in lock.ranges),
     )
+
+
+def locked_names(options: EngineOptions) -> dict[int, str]:
+    """By stage, who must hold it when stages join by themselves; empty without a lock. Raises LockError."""
+    if options.lock is None:
+        return {}
+    return {index: stage.node for index, stage in enumerate(read_lock(Path(options.lock)).stages)}

@@ -18,6 +18,7 @@ class EngineOptions:
     runs it whole in this process, more run each stage in a child process. splits: explicit ranges, "0-10,10-30".
     ring: addresses of stages that listen elsewhere, in ring order; then `stages` does not count.
     lock: a topology lock (see `placement.lock`): exactly its stages hold exactly its ranges, or nothing starts.
+    join: HOST:PORT where stages can register; then `stages` of them, more are spares, make the ring.
     hold_first_stage: the coordinator's own process runs the first stage.
     link_delay_ms: emulated one-way delay of every link between machines. Local stages pretend to be machines of
     their own, the first of them beside the coordinator.
@@ -40,6 +41,7 @@ class EngineOptions:
     lock: str | None = None
     hold_first_stage: bool = False
     link_delay_ms: float = 0.0
+    join: str | None = None
     slots: int = 8
     context: int | None = None
     threads: int | None = None

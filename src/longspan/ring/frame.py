@@ -8,6 +8,8 @@
     8       4      header length, big-endian
     12      8      payload length, big-endian
     20      …      header: msgpack (see `messages`), then the payload: raw tensor bytes
+    …       4      CRC-32 of all that, big-endian: TCP's own sum misses an error now and then, and a changed bit in
+                   activations would be another answer. A frame of another protocol version is read without it
 
 Lengths are checked against bounds before anything is allocated. The layout of the first 20 bytes and of the frames
 in `STABLE_KINDS` never changes, so that peers of two versions can tell each other what they are.
@@ -55,6 +57,9 @@ class Kind(enum.IntEnum):
     CHUNK = 17
 
 
+    JOIN = 18
+    LEASE = 19
+    LEAVE = 20
 STABLE_KINDS = frozenset((Kind.HELLO, Kind.REFUSE, Kind.CHALLENGE, Kind.PROOF))
 """What peers of two versions say to each other before they know that they are of two versions."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import platform
+import re
 import signal
 import sys
 import threading
@@ -14,18 +16,22 @@ from typing import TYPE_CHECKING
 import msgspec
 import uvloop
 
-from longspan.errors import LongspanError
+from longspan.errors import LongspanError, UsageError
 from longspan.openmp import set_waiting
-from longspan.ring.security import SecurityOptions, check_exposure, load_security
+from longspan.ring.identity import NAME
+from longspan.ring.security import Security, SecurityOptions, check_exposure, load_security
 
 if TYPE_CHECKING:
     from longspan.ring.loader import StageLoader
+    from longspan.ring.membership import Membership
+    from longspan.ring.stage_server import StageServer
 
 
 class StageOptions(msgspec.Struct, frozen=True):
     """What a stage process needs to know before a coordinator calls.
 
     model: reference of it; None: whatever the coordinator serves, whose layers it then gives.
+    join: HOST:PORT of a coordinator to register with. name: the stage's identity there; None: its machine and port.
     mtp_head: load the model's MTP head, if Longspan carries one, in case that the coordinator asks for drafts.
     follow_parent: end when standard input is closed, which happens whenever the parent process goes.
     """
@@ -38,6 +44,8 @@ class StageOptions(msgspec.Struct, frozen=True):
     follow_parent: bool = False
     security: SecurityOptions = SecurityOptions()
     mtp_head: bool = True
+    join: str | None = None
+    name: str | None = None
 
 
 def announce(host: str, port: int) -> None:
@@ -71,10 +79,40 @@ async def run_stage(options: StageOptions, on_listening: Callable[[str, int], No
         check_exposure((options.host,), security, insecure=options.security.insecure, what="listen on")
         loader = _loader(options)
         await serve_stage(
-            loader, options.host, options.port, lambda port: on_listening(options.host, port), security
+            loader,
+            options.host,
+            options.port,
+            lambda port: on_listening(options.host, port),
+            security,
+            _member(options, loader, security),
         )
     except asyncio.CancelledError:
         return
+
+
+def _member(
+    options: StageOptions, loader: StageLoader, security: Security
+) -> Callable[[StageServer], Membership] | None:
+    from longspan.ring.membership import Membership
+    from longspan.ring.ring_plan import parse_address
+
+    if options.join is None:
+        return None
+    coordinator = parse_address(options.join)
+    # A host that stands for all of a machine's addresses tells others nothing.
+    host = "" if options.host in ("0.0.0.0", "::") else options.host
+    if options.name is not None and not NAME.fullmatch(options.name):
+        raise UsageError(f"{options.name!r} is no name for a stage: use letters, digits, dots, _ and -")
+    machine = re.sub(r"[^A-Za-z0-9]+", "-", platform.node().split(".")[0]).strip("-")[:40] or "stage"
+    return lambda server: Membership(
+        coordinator,
+        options.name or f"{machine}-{server.port}",
+        host,
+        server.port,
+        digest=loader.digest,
+        held=lambda: server.held,
+        security=security,
+    )
 
 
 def _loader(options: StageOptions) -> StageLoader:

@@ -15,6 +15,8 @@ from longspan.ring.frame import PROTOCOL_VERSION, Kind
 from longspan.ring.handshake import NotAdmittedError
 from longspan.ring.identity import Identity, Role
 from longspan.ring.loader import StageLoader
+from longspan.ring.member_messages import HeldLayers
+from longspan.ring.membership import Membership
 from longspan.ring.messages import Assignment, Greeting, Hello, Refuse, Welcome, decode, encode
 from longspan.ring.security import OPEN, Security
 from longspan.ring.stage_session import CONNECT_SECONDS, StageSession
@@ -44,7 +46,7 @@ class StageServer:
         self._preparing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: collections.OrderedDict[TcpLink, None] = collections.OrderedDict()
-        self._held: tuple[tuple[object, ...], StageRuntime] | None = None
+        self._held: tuple[tuple[str, int, int, int, int], StageRuntime] | None = None
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
@@ -59,6 +61,14 @@ class StageServer:
             ) from None
         self.port = self._server.sockets[0].getsockname()[1]
         self._worker = Worker("longspan-stage")
+
+    @property
+    def held(self) -> HeldLayers | None:
+        """What is loaded now."""
+        if self._held is None:
+            return None
+        digest, start, end, *_ = self._held[0]
+        return HeldLayers(digest, start, end)
 
     async def close(self) -> None:
         """Stop listening, end the session, release the layers."""
@@ -262,12 +272,18 @@ async def serve_stage(
     port: int,
     on_listening: Callable[[int], None],
     security: Security = OPEN,
+    member: Callable[[StageServer], Membership] | None = None,
 ) -> None:
-    """Run a stage until cancelled; `on_listening` gets the port. Raises UsageError when it cannot listen."""
+    """Run a stage until cancelled; `on_listening` gets the port. Raises UsageError when it cannot listen.
+
+    member: how it registers with a coordinator; then it ends with DismissedError when it is sent away.
+    """
     server = StageServer(loader, security)
     await server.start(host, port)
     on_listening(server.port)
     try:
+        if member is not None:
+            await member(server).run()
         await asyncio.get_running_loop().create_future()
     finally:
         await server.close()
