@@ -56,8 +56,8 @@ class EngineCore:
         self._tokenizer = tokenizer
         self._report = report
         self._formation = Formation(options, source)
-        self._vocabulary = source.description.vocabulary
         self._formation.on_return = lambda reason: self._on_failure(RingError(reason))
+        self._vocabulary = source.description.vocabulary
         self._embedding = source.token_embedding(options.library)
         self._loader = LlamaLoader(
             source, threads=self._formation.threads, library=options.library, mtp_head=self._formation.drafts
@@ -110,12 +110,12 @@ class EngineCore:
         await self._formation.stop()
         self._journal.close()
 
-    def stages(self) -> tuple[StageStatus, ...]:
     async def remove_stage(self, name: str) -> None:
         """Send a stage that has joined away for good. Raises UsageError."""
         if await self._formation.remove(name):
             self._on_failure(RingError(f"the operator has removed stage {name}"))
 
+    def stages(self) -> tuple[StageStatus, ...]:
         """Every stage as it is now."""
         if self._driver is not None:
             return self._driver.statuses()

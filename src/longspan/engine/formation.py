@@ -117,17 +117,6 @@ class Formation:
         """End the local stages."""
         children, self._children = self._children, {}
         await asyncio.gather(*(child.stop() for child in children.values()))
-
-    async def _start(self, index: int) -> None:
-        options = StageOptions(
-            self._options.model, threads=self.threads, library=self._options.library, mtp_head=self.drafts
-        )
-        self._children[index] = await self._launcher.start(index, options)
-
-    def _security(self) -> Security:
-        """Local stages are children of this process on its own machine: their links are open."""
-        if not self._elsewhere:
-            return OPEN
         if self._gathering is not None:
             await self._gathering.close()
 
@@ -150,10 +139,24 @@ class Formation:
             locked_names(self._options),
             lambda reason: self.on_return(reason),
         )
+
+    async def _start(self, index: int) -> None:
+        options = StageOptions(
+            self._options.model, threads=self.threads, library=self._options.library, mtp_head=self.drafts
+        )
+        self._children[index] = await self._launcher.start(index, options)
+
+    def _security(self) -> Security:
+        """Local stages are children of this process on its own machine: their links are open."""
+        if not self._elsewhere:
+            return OPEN
         options = self._options.security
         security = load_security(options)
         hosts = (host for host, _ in self._remote)
         check_exposure(hosts, security, insecure=options.insecure, what="call")
+        if self._options.join is not None:
+            host, _ = parse_address(self._options.join)
+            check_exposure((host,), security, insecure=options.insecure, what="listen on")
         return security
 
     def _ranges(self) -> list[tuple[int, int]]:
@@ -165,8 +168,5 @@ class Formation:
         if (self._remote or options.stages > 1) and len(ranges) != count:
             raise UsageError(
                 f"--splits {options.splits} names {len(ranges)} layer ranges, but the ring has {count} stages"
-        if self._options.join is not None:
-            host, _ = parse_address(self._options.join)
-            check_exposure((host,), security, insecure=options.insecure, what="listen on")
             )
         return ranges

@@ -17,8 +17,8 @@ class EngineOptions:
     model: reference (see `model.reference.resolve`). stages: parts that the model is split into on this machine; 1
     runs it whole in this process, more run each stage in a child process. splits: explicit ranges, "0-10,10-30".
     ring: addresses of stages that listen elsewhere, in ring order; then `stages` does not count.
-    lock: a topology lock (see `placement.lock`): exactly its stages hold exactly its ranges, or nothing starts.
     join: HOST:PORT where stages can register; then `stages` of them, more are spares, make the ring.
+    lock: a topology lock (see `placement.lock`): exactly its stages hold exactly its ranges, or nothing starts.
     hold_first_stage: the coordinator's own process runs the first stage.
     link_delay_ms: emulated one-way delay of every link between machines. Local stages pretend to be machines of
     their own, the first of them beside the coordinator.
@@ -38,10 +38,10 @@ class EngineOptions:
     stages: int = 1
     splits: str | None = None
     ring: tuple[str, ...] = ()
+    join: str | None = None
     lock: str | None = None
     hold_first_stage: bool = False
     link_delay_ms: float = 0.0
-    join: str | None = None
     slots: int = 8
     context: int | None = None
     threads: int | None = None
@@ -59,6 +59,8 @@ class EngineOptions:
     security: SecurityOptions = dataclasses.field(default_factory=SecurityOptions)
 
     def __post_init__(self) -> None:
+        if self.join is not None and self.ring:
+            raise UsageError("stages are called (ring) or come by themselves (join), not both")
         for name, low, high in (
             ("stages", 1, 256),
             ("slots", 1, 256),

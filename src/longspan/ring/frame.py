@@ -55,11 +55,11 @@ class Kind(enum.IntEnum):
     REPORT = 15
     WANT = 16
     CHUNK = 17
-
-
     JOIN = 18
     LEASE = 19
     LEAVE = 20
+
+
 STABLE_KINDS = frozenset((Kind.HELLO, Kind.REFUSE, Kind.CHALLENGE, Kind.PROOF))
 """What peers of two versions say to each other before they know that they are of two versions."""
 
