@@ -15,7 +15,7 @@ from longspan.cli.main import main
 from longspan.engine import Engine, EngineOptions
 from longspan.errors import UsageError
 from longspan.observe.chrome_trace import chrome_trace
-from longspan.observe.clocks import estimate_clocks
+from longspan.schedule.clocks import estimate_clocks
 from longspan.observe.intervals import common, length, merged, seconds_by_count
 from longspan.observe.timeline import timeline
 from longspan.observe.timeline_figures import timeline_figures

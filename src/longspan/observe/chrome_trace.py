@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from longspan.observe.timeline import StageSpan, Timeline, Trip
-from longspan.schedule.span import Phase
+from longspan.schedule.trace import kind_of
 
 _RING, _REQUESTS = 1, 2
 """Process numbers: rows of stages, rows of requests."""
@@ -37,7 +37,7 @@ def _trip_events(trip: Trip, start: float) -> list[dict[str, Any]]:
         return round(_MICROSECONDS * (moment - start), 3)
 
     rows = sum(span.rows for span in trip.spans)
-    title = f"{kind_of(trip)} {rows}"
+    title = f"{kind_of(trip.spans)} {rows}"
     events: list[dict[str, Any]] = []
     flow = {"cat": "trip", "name": "trip", "id": trip.iteration, "pid": _RING}
     for stage in trip.stages:
@@ -84,13 +84,6 @@ def _arrow(trip: Trip, stage: StageSpan) -> dict[str, Any]:
     if stage is trip.stages[0]:
         return {"ph": "s"}
     return {"ph": "f", "bp": "e"} if stage is trip.stages[-1] else {"ph": "t"}
-
-
-def kind_of(trip: Trip) -> str:
-    """ "decode", "prefill" or "mixed"."""
-    exact = any(span.phase.is_exact for span in trip.spans)
-    prefill = any(span.phase in (Phase.PREFILL, Phase.RECOMPUTE) for span in trip.spans)
-    return "mixed" if exact and prefill else "prefill" if prefill else "decode"
 
 
 def _name(what: str, process: int, thread: int, text: str) -> dict[str, Any]:

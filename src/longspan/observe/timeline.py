@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from longspan.errors import UsageError
-from longspan.observe.clocks import Clocks, estimate_clocks
 from longspan.observe.intervals import Interval
+from longspan.schedule.clocks import Clocks, estimate_clocks
 from longspan.schedule.trace import SpanShape, TraceRecord
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from longspan.observe.chrome_trace import kind_of
 from longspan.observe.picture import new_figure, save_picture
 from longspan.observe.timeline import Timeline
+from longspan.schedule.trace import kind_of
 
 COLOURS = {"decode": "#2a6fbb", "prefill": "#b26b00", "mixed": "#7a4fa3"}
 MOST_TRIPS = 400
@@ -20,7 +20,7 @@ def draw_timeline(found: Timeline, path: Path) -> None:
     figure = new_figure(12, 2.2 + 0.6 * found.stages)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[found.stages, 1.5])
     for trip in trips:
-        colour = COLOURS[kind_of(trip)]
+        colour = COLOURS[kind_of(trip.spans)]
         for span in trip.stages:
             bar = (1000 * (span.started - start), 1000 * (span.finished - span.started))
             axes.broken_barh([bar], (span.stage - 0.4, 0.8), facecolors=colour)

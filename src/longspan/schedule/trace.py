@@ -83,6 +83,12 @@ class TraceRecord(msgspec.Struct, frozen=True):
         )
 
 
+def kind_of(spans: Iterable[SpanShape]) -> str:
+    """What an iteration did: "decode" (windows too), "prefill" (replay too) or "mixed"."""
+    exact = {span.phase.is_exact for span in spans}
+    return "mixed" if len(exact) > 1 else "decode" if exact == {True} else "prefill"
+
+
 def copied_positions(iteration: Iteration) -> int:
     """Positions that the copy operations of an iteration move."""
     return sum(operation.length for operation in iteration.operations if isinstance(operation, CopyPrefix))

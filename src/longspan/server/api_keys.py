@@ -10,9 +10,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from longspan.errors import UsageError
+from longspan.server.dashboard.endpoints import PAGE_PATHS
 from longspan.server.error_body import ApiKeyError, error_response
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/openapi.json"}) | PAGE_PATHS
 """What load balancers ask, and what a browser opens before anybody can give it a key."""
 
 

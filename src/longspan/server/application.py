@@ -15,6 +15,7 @@ from longspan.server.access_log import AccessLog, log_accesses_to_standard_error
 from longspan.server.anthropic.endpoints import AnthropicEndpoints
 from longspan.server.api_keys import ApiKeys
 from longspan.server.contract import ServingEngine
+from longspan.server.dashboard.endpoints import DashboardEndpoints
 from longspan.server.documentation import DocumentationEndpoints
 from longspan.server.error_body import handle_http_exception, handle_longspan_error
 from longspan.server.identity import RequestIdentity
@@ -31,6 +32,7 @@ def create_app(engine: ServingEngine, *, options: ServerOptions | None = None) -
     """The whole API over one engine. The engine is the caller's: it is neither started nor stopped here."""
     options = options or ServerOptions()
     service = Service(engine, options)
+    dashboard = DashboardEndpoints(service)
     middleware = [Middleware(RequestIdentity)]
     if options.access_log:
         log_accesses_to_standard_error()
@@ -55,9 +57,10 @@ def create_app(engine: ServingEngine, *, options: ServerOptions | None = None) -
         try:
             yield
         finally:
+            await dashboard.close()
             service.worker.close()
 
-    return Starlette(
+    application = Starlette(
         routes=[
             *OpenAIEndpoints(service).routes(),
             *ResponsesEndpoints(service).routes(),
@@ -65,8 +68,11 @@ def create_app(engine: ServingEngine, *, options: ServerOptions | None = None) -
             *TokenizationEndpoints(service).routes(),
             *StateEndpoints(service).routes(),
             *DocumentationEndpoints().routes(),
+            *dashboard.routes(),
         ],
         middleware=middleware,
         exception_handlers={LongspanError: handle_longspan_error, HTTPException: handle_http_exception},
         lifespan=lifespan,
     )
+    application.state.end_streams = dashboard.end
+    return application

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 
 import uvicorn
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from longspan.errors import UsageError
@@ -52,6 +53,9 @@ async def serve(
         await asyncio.shield(running)
     except asyncio.CancelledError:
         server.should_exit = True
+        if isinstance(app, Starlette):
+            # What never ends by itself would use up the grace of those who are about to finish.
+            app.state.end_streams()
         await running
         raise
     finally:
