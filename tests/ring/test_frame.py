@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from longspan.errors import ProtocolError
 from longspan.ring.frame import (
+    CHECKSUM,
     MAGIC,
     MAX_HEADER_BYTES,
     MAX_PAYLOAD_BYTES,
@@ -28,12 +29,28 @@ def test_what_is_written_is_read(kind: Kind, header: bytes, payload: bytes) -> N
     read = read_prefix(data[: PREFIX.size])
     assert (read.version, read.kind) == (PROTOCOL_VERSION, kind)
     assert (read.header_bytes, read.payload_bytes) == (len(header), len(payload))
-    assert data[PREFIX.size :] == header + payload
+    assert data[PREFIX.size : -CHECKSUM.size] == header + payload
+    assert read.body_bytes == len(data) - PREFIX.size
+    frame = read.frame(memoryview(data)[PREFIX.size :])
+    assert (frame.kind, frame.header, bytes(frame.payload)) == (kind, header, payload)
+
+
+@settings(deadline=None)
+@given(header=st.binary(max_size=64), payload=st.binary(max_size=64), data=st.data())
+def test_a_changed_bit_is_seen(header: bytes, payload: bytes, data: st.DataObject) -> None:
+    changed = bytearray(b"".join(Frame(Kind.ITERATION, header, payload).parts()))
+    changed[data.draw(st.integers(0, len(changed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises((ProtocolError, ValueError)):
+        read = read_prefix(changed[: PREFIX.size])
+        body = memoryview(changed)[PREFIX.size :]
+        if read.version != PROTOCOL_VERSION or read.body_bytes > len(body):
+            raise ValueError("another version, or the frame would be waited for")
+        read.frame(body[: read.body_bytes])
 
 
 def test_a_frame_is_written_in_few_pieces_and_its_payload_is_not_copied() -> None:
     payload = memoryview(bytearray(8))
-    assert Frame(Kind.ITERATION, b"header", payload).parts()[2] is payload
+    assert Frame(Kind.ITERATION, b"header", payload).parts()[1] is payload
     assert len(Frame(Kind.PING, b"header").parts()) == 1
 
 

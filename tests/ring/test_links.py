@@ -171,8 +171,8 @@ async def test_statistics_count_frames_and_bytes(ends: Ends) -> None:
     async with asyncio.timeout(5):
         await right.receive()
         await right.receive()
-    assert (left.statistics.frames_sent, left.statistics.bytes_sent) == (2, 2 * 20 + 15)
-    assert (right.statistics.frames_received, right.statistics.bytes_received) == (2, 2 * 20 + 15)
+    assert (left.statistics.frames_sent, left.statistics.bytes_sent) == (2, 2 * 24 + 15)
+    assert (right.statistics.frames_received, right.statistics.bytes_received) == (2, 2 * 24 + 15)
     assert right.statistics.queued == 0
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import struct
+import zlib
 
 from longspan.errors import ProtocolError
 
@@ -29,6 +30,7 @@ PROTOCOL_VERSION = 3
 MAGIC = b"LSPN"
 _TLS_HELLO = b"\x16\x03\x01"
 PREFIX = struct.Struct(">4sHBBIQ")
+CHECKSUM = struct.Struct(">I")
 MAX_HEADER_BYTES = 32 << 20
 """Room for 256 slots that all begin in one iteration, each with the largest grammar and logit bias."""
 MAX_PAYLOAD_BYTES = 256 << 20
@@ -72,20 +74,44 @@ class Frame:
     header: bytes
     payload: bytes | memoryview = b""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes on a link."""
+        return PREFIX.size + len(self.header) + len(self.payload) + CHECKSUM.size
+
     def parts(self) -> list[bytes | memoryview]:
         """The frame as buffers to write one after the other."""
         prefix = PREFIX.pack(MAGIC, PROTOCOL_VERSION, self.kind, 0, len(self.header), len(self.payload))
-        return [prefix, self.header, self.payload] if len(self.payload) else [prefix + self.header]
+        begin = prefix + self.header
+        if not len(self.payload):
+            return [begin + CHECKSUM.pack(zlib.crc32(begin))]
+        return [begin, self.payload, CHECKSUM.pack(zlib.crc32(self.payload, zlib.crc32(begin)))]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prefix:
-    """The first 20 bytes of a frame, checked."""
+    """The first 20 bytes of a frame, checked. checksum: of these bytes."""
 
     version: int
     kind: Kind
     header_bytes: int
     payload_bytes: int
+    checksum: int
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes that follow."""
+        ending = CHECKSUM.size if self.version == PROTOCOL_VERSION else 0
+        return self.header_bytes + self.payload_bytes + ending
+
+    def frame(self, body: memoryview) -> Frame:
+        """The frame of this prefix and the bytes that follow. Raises ProtocolError when they were changed."""
+        end = self.header_bytes + self.payload_bytes
+        if len(body) > end and zlib.crc32(body[:end], self.checksum) != CHECKSUM.unpack(body[end:])[0]:
+            raise ProtocolError(
+                f"a {self.kind.name} frame was changed on its way (its checksum is wrong): the link is not reliable"
+            )
+        return Frame(self.kind, bytes(body[: self.header_bytes]), body[self.header_bytes : end])
 
 
 def read_prefix(
@@ -128,4 +154,4 @@ def read_prefix(
         raise ProtocolError(
             f"frame announces {payload_bytes} bytes of tensors, at most {max_payload_bytes} are allowed"
         )
-    return Prefix(version, known, header_bytes, payload_bytes)
+    return Prefix(version, known, header_bytes, payload_bytes, zlib.crc32(data))

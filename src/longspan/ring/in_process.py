@@ -43,7 +43,7 @@ class InProcessLink(Link):
         self._other._incoming.append(frame)
         self._other._changed.set()
         self.statistics.frames_sent += 1
-        self.statistics.bytes_sent += sum(map(len, frame.parts()))
+        self.statistics.bytes_sent += frame.size
         return True
 
     async def receive(self) -> Frame:
@@ -57,7 +57,7 @@ class InProcessLink(Link):
         frame = self._incoming.popleft()
         self._other._changed.set()
         self.statistics.frames_received += 1
-        self.statistics.bytes_received += sum(map(len, frame.parts()))
+        self.statistics.bytes_received += frame.size
         self.statistics.queued = len(self._incoming)
         return frame
 

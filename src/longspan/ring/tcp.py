@@ -258,7 +258,7 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         while self._filled - start >= PREFIX.size and self._reading:
             body = start + PREFIX.size
             prefix = read_prefix(self._common[start:body], self._max_header_bytes, self._max_payload_bytes)
-            size = prefix.header_bytes + prefix.payload_bytes
+            size = prefix.body_bytes
             if self._filled - body < size:
                 if body + size > len(self._common) or start:
                     self._read_frame(prefix, body, size)
@@ -282,7 +282,7 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         self._prefix, self._view, self._filled = None, self._common, held
 
     def _take(self, prefix: Prefix, data: memoryview) -> None:
-        frame = Frame(prefix.kind, bytes(data[: prefix.header_bytes]), data[prefix.header_bytes :])
+        frame = prefix.frame(data)
         self.statistics.frames_received += 1
         if self._taker is not None and not self._frames and self._taker(frame):
             return

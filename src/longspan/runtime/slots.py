@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from longspan.errors import ProtocolError
+from longspan.errors import ProtocolError, RequestError
 from longspan.runtime.base import Capacity
+from longspan.sampling.limits import check
 from longspan.sampling.parameters import SamplingParameters
 from longspan.schedule.span import (
     CommitBranch,
@@ -24,6 +25,7 @@ from longspan.schedule.span import (
     Trim,
 )
 
+MAX_VOCABULARY = 1 << 24
 MAX_OPERATIONS = 4096
 """Most operations of one iteration; more is not a plan but an attack."""
 
@@ -62,11 +64,12 @@ class SlotBook:
     """Books of all slots of one stage.
 
     tokens[slot]: token ids at the positions that the slot holds; its length is the slot's length.
-    sampling[slot]: the sampling state last sent for the slot.
+    sampling[slot]: the sampling state last sent for the slot. vocabulary: tokens of the model, where it is known.
     """
 
-    def __init__(self, capacity: Capacity) -> None:
+    def __init__(self, capacity: Capacity, vocabulary: int = MAX_VOCABULARY) -> None:
         self._capacity = capacity
+        self._vocabulary = vocabulary
         self.tokens: list[list[int]] = [[] for _ in range(capacity.slots)]
         self.sampling: list[SamplingParameters] = [SamplingParameters()] * capacity.slots
         # Cells in use, which after a tree window are more than the slot's length: its branches are not positions.
@@ -176,6 +179,10 @@ class SlotBook:
                 raise ProtocolError(f"copy of slot {operation.source} onto itself")
         for entry in iteration.samplings:
             self._check_slot(entry.slot)
+            try:
+                check(entry.parameters, self._vocabulary)
+            except RequestError as error:
+                raise ProtocolError(f"sampling of slot {entry.slot}: {error}") from None
         rows, previous = 0, -1
         for index, span in enumerate(iteration.spans):
             self._check_slot(span.slot)

@@ -21,7 +21,7 @@ from longspan.runtime.llama.graph_tap import GraphTap
 from longspan.runtime.llama.memory import check_memory
 from longspan.runtime.llama.mtp import DRAFT_LENGTH, LEAST_CHANCE, MtpDrafter
 from longspan.runtime.llama.row_batch import RowBatch, row_position
-from longspan.runtime.slots import KvCopy, KvTrim, SlotBook, SlotPlan
+from longspan.runtime.slots import MAX_VOCABULARY, KvCopy, KvTrim, SlotBook, SlotPlan
 from longspan.sampling.adjustment import Logits, needs_history
 from longspan.sampling.parameters import SamplingParameters
 from longspan.sampling.sampler import sample, score
@@ -106,7 +106,7 @@ class LlamaRuntime(StageRuntime):
         cells = min(cells_per_slot, self._context.cells - (1 if self._pad else 0))
         rows = max(1, max_rows - slots) if self._pad else max_rows
         self._capacity = Capacity(slots, cells, rows, exactness.exact_rows)
-        self._book = SlotBook(self._capacity)
+        self._book = SlotBook(self._capacity, self._context.vocabulary if last else MAX_VOCABULARY)
         self._grammars = AnswerGrammars(vocabulary or _no_vocabulary)
 
     def _exactness(self, library: Library, path: Path, threads: int, max_rows: int, *, drafts: bool) -> Exactness:
