@@ -7,28 +7,34 @@ from html import escape
 from typing import Any
 
 _STYLE = """
+:root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1c2733; }
-@media (prefers-color-scheme: dark) { body { background: #14191f; color: #d8dee6; } }
+a { color: #0b57c2; }
+@media (prefers-color-scheme: dark) { body { background: #14191f; color: #d8dee6; } a { color: #7db2ff; } }
 code, .method { font-family: ui-monospace, monospace; font-size: 0.92em; }
 details { border: 1px solid #8886; border-radius: 6px; margin: 0.5rem 0; padding: 0.4rem 0.8rem; }
 summary { cursor: pointer; }
 .method { display: inline-block; width: 3.2rem; font-weight: 600; text-transform: uppercase; }
 table { border-collapse: collapse; width: 100%; margin: 0.5rem 0; }
 td, th { text-align: left; vertical-align: top; padding: 0.2rem 0.8rem 0.2rem 0; border-bottom: 1px solid #8883; }
-.note { opacity: 0.75; white-space: pre-line; }
+.note { opacity: 0.75; white-space: pre-line; scroll-margin-top: 3rem; }
+td:nth-child(2) { overflow-wrap: anywhere; }
 """
 _LIMITS = {
     "minimum": "at least {}",
     "exclusiveMinimum": "more than {}",
     "maximum": "at most {}",
     "exclusiveMaximum": "less than {}",
-    "minLength": "at least {} characters",
-    "maxLength": "at most {} characters",
-    "minItems": "at least {}",
-    "maxItems": "at most {}",
-    "maxProperties": "at most {}",
+    "minLength": "length at least {}",
+    "maxLength": "length at most {}",
+    "minItems": "entries at least {}",
+    "maxItems": "entries at most {}",
+    "maxProperties": "entries at most {}",
     "pattern": "matches {}",
 }
+_NO_LIMIT = 2**31 - 1
+"""A number from here on is what fits into its type, and tells nobody anything."""
+
 _REFERENCE = "#/components/schemas/"
 
 
@@ -58,10 +64,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     if body is not None:
         rows.append(("request", _type(body["content"]["application/json"]["schema"])))
     for status, response in operation["responses"].items():
-        kinds = ", ".join(
-            f"<code>{escape(kind)}</code> {_type(content['schema'])}"
-            for kind, content in response["content"].items()
-        )
+        kinds = " or ".join(_content(kind, content["schema"]) for kind, content in response["content"].items())
         rows.append((status, f"{escape(response['description'])}: {kinds}"))
     table = "".join(f"<tr><th>{escape(name)}</th><td>{text}</td></tr>" for name, text in rows)
     return (
@@ -72,16 +75,24 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
 
 def _schema(name: str, schema: dict[str, Any]) -> str:
     required = schema.get("required", ())
+    fields = sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in required)
     rows = "".join(
-        f"<tr><td><code>{escape(field)}</code></td><td>{_type(kind)}{_limits(kind)}</td>"
+        # A narrow window may break a name where its words end.
+        f"<tr><td><code>{escape(field).replace('_', '_<wbr>')}</code></td><td>{_type(kind)}{_limits(kind)}</td>"
         f"<td>{'required' if field in required else _default(kind)}</td></tr>"
-        for field, kind in schema.get("properties", {}).items()
+        for field, kind in fields
     )
     note = escape(schema.get("description", ""))
     return (
-        f'<details id="{escape(name)}"><summary><code>{escape(name)}</code></summary>'
-        f"<p class=note>{note}</p><table>{rows}</table></details>"
+        # The name stands inside, so that browsers open the object when somebody goes there.
+        f"<details><summary><code>{escape(name)}</code></summary>"
+        f'<p class=note id="{escape(name)}">{note}</p><table>{rows}</table></details>'
     )
+
+
+def _content(kind: str, schema: dict[str, Any]) -> str:
+    """A body in a few words; that an object is JSON goes without saying."""
+    return _type(schema) if "$ref" in schema else f"<code>{escape(kind)}</code>"
 
 
 def _type(schema: dict[str, Any]) -> str:
@@ -102,10 +113,10 @@ def _type(schema: dict[str, Any]) -> str:
 
 def _limits(schema: dict[str, Any]) -> str:
     texts = [
-        text.format(part[name])
+        text.format(f"{limit:g}" if isinstance(limit, float) else limit)
         for part in (schema, *schema.get("anyOf", ()))
         for name, text in _LIMITS.items()
-        if name in part
+        if (limit := part.get(name)) is not None and (isinstance(limit, str) or abs(limit) < _NO_LIMIT)
     ]
     return f" ({escape(', '.join(texts))})" if texts else ""
 

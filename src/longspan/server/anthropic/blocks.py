@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from longspan.errors import RequestError
 from longspan.server.openai.messages import MAX_MESSAGES, MAX_PARTS
+from longspan.server.text_parts import missing, unreadable
 
 _FIELDS = {
     "text": ("text",),
@@ -93,7 +94,7 @@ def joined_text(blocks: str | list[Block], where: str) -> str:
         return blocks
     for index, block in enumerate(blocks):
         if block.type != "text":
-            raise _unreadable(block.type, f"{where}[{index}].type")
+            raise unreadable(block.type, f"{where}[{index}].type")
         _check(block, f"{where}[{index}]")
     return "\n".join(block.text or "" for block in blocks)
 
@@ -136,18 +137,17 @@ def _result(block: Block, where: str) -> dict[str, Any]:
     if not isinstance(parts, str):
         for index, part in enumerate(parts):
             if part.type != "text":
-                raise _unreadable(part.type, f"{where}.content[{index}].type")
+                raise unreadable(part.type, f"{where}.content[{index}].type")
         parts = "\n".join(part.text or "" for part in parts)
     return {"role": "tool", "tool_call_id": block.tool_use_id, "content": parts}
 
 
 def _check(block: Block, where: str) -> None:
     if block.type not in _FIELDS:
-        raise _unreadable(block.type, f"{where}.type")
+        raise unreadable(block.type, f"{where}.type")
     for name in _REQUIRED[block.type]:
         if getattr(block, name) is None:
-            field = f"{where}.{name}"
-            raise RequestError(f"`{field}` is required.", param=field, code="missing_required_parameter")
+            raise missing(f"{where}.{name}")
     allowed = {*_FIELDS[block.type], "type", "cache_control", "citations", "caller", "toolset_name"}
     for name in block.__struct_fields__:
         if name not in allowed and getattr(block, name) is not None:
@@ -158,11 +158,3 @@ def _check(block: Block, where: str) -> None:
 def _check_role(message: AnthropicMessage, role: str, where: str) -> None:
     if message.role != role:
         raise RequestError(f"`{where}`: a block of this type belongs to the role `{role}`.", param=where)
-
-
-def _unreadable(kind: str, field: str) -> RequestError:
-    return RequestError(
-        f"`{field}`: content of type `{kind}` is not supported: the model reads text only.",
-        param=field,
-        code="unsupported_content",
-    )

@@ -10,6 +10,7 @@ from msgspec import Meta
 from longspan.errors import RequestError
 from longspan.server.contract import Template
 from longspan.server.formats.told_tools import without_calls
+from longspan.server.text_parts import missing, read_text
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
@@ -81,9 +82,7 @@ def _template_message(message: Message, where: str, template: Template) -> dict[
         role = "system"
     calls = message.tool_calls or []
     if message.content is None and not (role == "assistant" and calls):
-        raise RequestError(
-            f"`{where}.content` is required.", param=f"{where}.content", code="missing_required_parameter"
-        )
+        raise missing(f"{where}.content")
     value: dict[str, Any] = {"role": role, "content": _text(message.content, where)}
     value |= {name: given for name in _HANDED_ON if (given := getattr(message, name)) is not None}
     if calls:
@@ -99,20 +98,10 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
     texts: list[str] = []
     for index, part in enumerate(content):
         place = f"{where}.content[{index}]"
-        if part.type != "text":
-            raise RequestError(
-                f"Content of type `{part.type}` is not supported: the model reads text only.",
-                param=f"{place}.type",
-                code="unsupported_content",
-            )
-        if part.text is None:
-            raise RequestError(
-                f"`{place}.text` is required.", param=f"{place}.text", code="missing_required_parameter"
-            )
+        texts.append(read_text(part, place, ("text",)))
         for name in ("image_url", "input_audio", "video_url", "file", "refusal"):
             if getattr(part, name) is not None:
                 raise RequestError(f"`{place}.{name}` does not belong to a text.", param=f"{place}.{name}")
-        texts.append(part.text)
     return "\n".join(texts)
 
 

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from longspan.errors import RequestError
 from longspan.server.openai.messages import MAX_MESSAGES, MAX_PARTS
+from longspan.server.text_parts import missing, read_text
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
@@ -111,8 +112,7 @@ def _with_thoughts(message: dict[str, Any], thoughts: str) -> dict[str, Any]:
 def _required(item: Item, name: str, where: str) -> Any:
     value = getattr(item, name)
     if value is None:
-        field = f"{where}.{name}"
-        raise RequestError(f"`{field}` is required.", param=field, code="missing_required_parameter")
+        raise missing(f"{where}.{name}")
     return value
 
 
@@ -124,16 +124,6 @@ def _text(parts: Parts | list[ItemPart], where: str) -> str:
         place = f"{where}[{index}]"
         if part.type == "refusal" and part.refusal is not None:
             texts.append(part.refusal)
-        elif part.type not in _TEXT_PARTS:
-            raise RequestError(
-                f"`{place}.type`: content of type `{part.type}` is not supported: the model reads text only.",
-                param=f"{place}.type",
-                code="unsupported_content",
-            )
-        elif part.text is None:
-            raise RequestError(
-                f"`{place}.text` is required.", param=f"{place}.text", code="missing_required_parameter"
-            )
         else:
-            texts.append(part.text)
+            texts.append(read_text(part, place, _TEXT_PARTS))
     return "\n".join(texts)
