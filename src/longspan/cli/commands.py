@@ -54,6 +54,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("chat", "longspan.cli.chat:chat", ASK, "talk to it in this terminal"),
     Command("pull", "longspan.cli.pull:pull", FILES, "fetch a model into the cache"),
     Command("split", "longspan.cli.split:split", FILES, "write a model as a package with a file for every layer"),
+    Command("top", "longspan.cli.top:top", CHECK, "watch a server: the dashboard in a terminal"),
     Command("doctor", "longspan.cli.doctor:doctor", CHECK, "what this machine has, and what is wrong with it"),
     Command("certify", "longspan.cli.certify:certify", CHECK, "is the split model the whole one, bit by bit?"),
     Command("bench serve", "longspan.cli.bench_serve:bench_serve", CHECK, "load on any OpenAI endpoint"),
