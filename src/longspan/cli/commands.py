@@ -73,6 +73,7 @@ COMMANDS: tuple[Command, ...] = (
         "what long prompts do to streams that decode",
     ),
     Command("bench api", "longspan.cli.bench_api:bench_api", CHECK, "what the API adds to a token"),
+    Command("bench profile", "longspan.cli.bench_profile:bench_profile", CHECK, "where a token's time goes"),
     Command("bench wan", "longspan.cli.bench_wan:bench_wan", CHECK, "what speculation brings over distance"),
     Command("bench planner", "longspan.cli.bench_planner:bench_planner", CHECK, "what a plan costs"),
     Command("bench plan", "longspan.cli.bench_plan:bench_plan", CHECK, "how well placing predicts a ring"),
