@@ -45,6 +45,18 @@ def test_it_answers(llm: LLM) -> None:
         break
 
 
+def test_how_likely_a_prompt_is(llm: LLM) -> None:
+    prompt = [40, 41, 42, 43, 44]
+    (answer,) = llm.generate([prompt], max_tokens=1, prompt_logprobs=1, logprobs=1)
+    assert len(answer.prompt_logprobs) == 4
+    # What the model says of a token that it was given it also says of the one that it takes itself.
+    token, logprob = answer.tokens[0], answer.logprobs[0].logprob
+    (longer,) = llm.generate([[*prompt, token]], max_tokens=1, prompt_logprobs=1)
+    assert longer.prompt_logprobs[-1].logprob == logprob
+    assert longer.prompt_logprobs[:-1] == answer.prompt_logprobs
+    assert longer.logprobs == ()
+
+
 def test_several_threads_may_ask(llm: LLM) -> None:
     questions = [f"the {number}" for number in range(6)]
 

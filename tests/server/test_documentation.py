@@ -37,6 +37,9 @@ def test_the_document_holds_together(client: httpx.Client) -> None:
     assert set(re.findall(r'"\$ref":"#/components/schemas/([^"]+)"', text)) <= set(schemas)
     assert schemas["ChatRequest"]["additionalProperties"] is False
     assert schemas["ChatRequest"]["required"] == ["model", "messages"]
+    # What is refused is not offered.
+    assert schemas["ChatRequest"]["properties"]["functions"] == {"enum": [None, []]}
+    assert schemas["MessagesRequest"]["properties"]["container"] == {"enum": [None]}
     # Without descriptions nobody knows what a field means.
     assert all(schema.get("description") for schema in schemas.values())
 

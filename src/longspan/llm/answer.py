@@ -16,6 +16,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     text: without end tokens and stop strings. tokens: every generated token id, the end token included.
     finish_reason: "stop" or "length". logprobs: parallel to `tokens` when they were asked for, else empty.
+    prompt_logprobs: of each token of the prompt but the first, when they were asked for.
     timings: seconds, measured in the engine.
     """
 
@@ -24,6 +25,7 @@ class Answer(msgspec.Struct, frozen=True):
     finish_reason: str
     timings: Timings
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 def answer_of(pieces: Sequence[Piece], timings: Timings) -> Answer:
@@ -34,6 +36,7 @@ def answer_of(pieces: Sequence[Piece], timings: Timings) -> Answer:
         pieces[-1].finish_reason or "",
         timings,
         tuple(entry for piece in pieces for entry in piece.logprobs),
+        tuple(entry for piece in pieces for entry in piece.prompt_logprobs),
     )
 
 

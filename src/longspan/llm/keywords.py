@@ -44,6 +44,7 @@ class SamplingKeywords(TypedDict, total=False):
     stop: strings that end the answer and are no part of it. stop_token_ids: tokens that end it. ignore_eos: go on
     past the model's end tokens. min_tokens: it does not end before. The penalties and logit_bias (by token id) mean
     what they mean in the OpenAI API. logprobs: alternatives to report for each token; 0 reports the token's own.
+    prompt_logprobs: the same for each token of the prompt but the first.
     priority: lower runs first. cache_salt: the prompt's KV is shared only with requests of the same salt.
     """
 
@@ -62,6 +63,7 @@ class SamplingKeywords(TypedDict, total=False):
     frequency_penalty: float
     logit_bias: Mapping[int, float]
     logprobs: int
+    prompt_logprobs: int
     priority: int
     cache_salt: str
 
@@ -104,6 +106,7 @@ def generation_request(
         min_tokens=minimum,
         suppress=tuple(sorted(model.tokenizer.end_tokens.union(stop_tokens))) if minimum else (),
         logprobs=keywords.get("logprobs", -1),
+        prompt_logprobs=keywords.get("prompt_logprobs", -1),
     )
     check(sampling, model.tokenizer.vocabulary_size)
     return GenerationRequest(

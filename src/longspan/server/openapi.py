@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 import longspan
+from longspan.server.anthropic import messages_request
 from longspan.server.anthropic.endpoints import TokenCount
 from longspan.server.anthropic.messages_answer import AssistantMessage
 from longspan.server.anthropic.messages_request import MessagesRequest, PromptFields
 from longspan.server.dialect import AnthropicErrorBody, ErrorBody
+from longspan.server.openai import chat_request, completion_request, fields
 from longspan.server.openai.chat_answer import ChatCompletion
 from longspan.server.openai.chat_request import ChatRequest
 from longspan.server.openai.completion_answer import Completion
 from longspan.server.openai.completion_request import CompletionRequest
 from longspan.server.openai.models import Model, ModelList
+from longspan.server.responses import response_request
 from longspan.server.responses.response_answer import ResponseObject
 from longspan.server.responses.response_request import ResponseRequest
 from longspan.server.state import Health, Version
@@ -83,12 +87,29 @@ _REASONS = {
 }
 
 
+_NEUTRAL: tuple[tuple[type[msgspec.Struct], Mapping[str, tuple[Any, ...]]], ...] = (
+    (ChatRequest, fields.NEUTRAL_VALUES),
+    (ChatRequest, chat_request.NEUTRAL_VALUES),
+    (CompletionRequest, fields.NEUTRAL_VALUES),
+    (CompletionRequest, completion_request.NEUTRAL_VALUES),
+    (ResponseRequest, response_request.NEUTRAL_VALUES),
+    (PromptFields, messages_request.NEUTRAL_PROMPT_VALUES),
+    (MessagesRequest, messages_request.NEUTRAL_PROMPT_VALUES),
+    (MessagesRequest, messages_request.NEUTRAL_VALUES),
+)
+"""Fields that may only ask for nothing."""
+
+
 def openapi() -> dict[str, Any]:
     """The document, as JSON values."""
     types = {kind for operation in OPERATIONS for kind in (operation.request, operation.answer, operation.errors)}
     ordered = sorted((kind for kind in types if kind is not None), key=lambda kind: kind.__qualname__)
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REFERENCE)
     by_type = dict(zip(ordered, schemas, strict=True))
+    for kind, neutral in _NEUTRAL:
+        components[kind.__name__]["properties"] |= {
+            name: {"enum": list(values)} for name, values in neutral.items()
+        }
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation, by_type)

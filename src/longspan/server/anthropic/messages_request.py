@@ -101,17 +101,18 @@ class MessagesRequest(PromptFields, frozen=True, kw_only=True):
     inference_geo: str | None = None
 
 
-_NEUTRAL_PROMPT_VALUES: Mapping[str, tuple[Any, ...]] = {
+NEUTRAL_PROMPT_VALUES: Mapping[str, tuple[Any, ...]] = {
     "thinking": (None, {"type": "disabled"}),
     "mcp_servers": (None, []),
     "context_management": (None, {}),
     "speed": (None, "standard"),
 }
-_NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
+NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "service_tier": (None, "auto", "standard_only"),
     "container": (None,),
     "inference_geo": (None,),
 }
+"""Fields that are known but not supported, with the values that ask for nothing."""
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 decoder = msgspec.json.Decoder(MessagesRequest)
@@ -125,7 +126,7 @@ def message_request(request: MessagesRequest, model: ServedModel) -> tuple[Gener
 
     Raises RequestError, its `param` the field that cannot be honoured.
     """
-    refuse_unsupported(request, _NEUTRAL_VALUES)
+    refuse_unsupported(request, NEUTRAL_VALUES)
     fields = {
         "max_tokens": request.max_tokens,
         "stop": request.stop_sequences,
@@ -148,7 +149,7 @@ def prompt_length(request: PromptFields, model: ServedModel) -> int:
 
 def _as_chat(request: PromptFields, model: ServedModel, fields: dict[str, Any]) -> ChatRequest:
     check_model(request.model, model)
-    refuse_unsupported(request, _NEUTRAL_PROMPT_VALUES)
+    refuse_unsupported(request, NEUTRAL_PROMPT_VALUES)
     messages = chat_messages(request.messages)
     system = joined_text(request.system or "", "system")
     if system:

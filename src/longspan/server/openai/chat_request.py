@@ -59,7 +59,7 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     echo: bool | None = None
 
 
-_NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
+NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "modalities": (None, ["text"]),
@@ -69,6 +69,7 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "verbosity": (None, "medium"),
     "echo": (None, False),
 }
+"""Fields that are known but not supported, with the values that ask for nothing."""
 _OWN_TEMPLATE_VARIABLES = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "self")
 
 decoder = msgspec.json.Decoder(ChatRequest)
@@ -81,7 +82,7 @@ def chat_generation(request: ChatRequest, model: ServedModel) -> tuple[list[Gene
     Raises RequestError, its `param` the field that cannot be honoured.
     """
     check_fields(request, model)
-    refuse_unsupported(request, _NEUTRAL_VALUES)
+    refuse_unsupported(request, NEUTRAL_VALUES)
     if request.top_logprobs is not None and not request.logprobs:
         raise RequestError("`top_logprobs` needs `logprobs` to be true.", param="top_logprobs")
     if None not in (request.max_tokens, request.max_completion_tokens):

@@ -41,7 +41,8 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     suffix: str | None = None
 
 
-_NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {"suffix": (None, "")}
+NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {"suffix": (None, "")}
+"""Fields that are known but not supported, with the values that ask for nothing."""
 
 decoder = msgspec.json.Decoder(CompletionRequest)
 
@@ -52,7 +53,7 @@ def completion_requests(request: CompletionRequest, model: ServedModel) -> list[
     Raises RequestError, its `param` the field that cannot be honoured.
     """
     check_fields(request, model)
-    refuse_unsupported(request, _NEUTRAL_VALUES)
+    refuse_unsupported(request, NEUTRAL_VALUES)
     prompts = _prompts(request.prompt)
     answers = len(prompts) * (request.n or 1)
     if answers > MAX_ANSWERS:

@@ -95,7 +95,7 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, k
     prompt_cache_retention: str | None = None
 
 
-_NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
+NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "store": (None, False),
     "previous_response_id": (None,),
     "conversation": (None,),
@@ -107,6 +107,7 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "context_management": (None, []),
     "prompt_cache_retention": (None, "in_memory"),
 }
+"""Fields that are known but not supported, with the values that ask for nothing."""
 _NAMES = {
     "max_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
@@ -124,7 +125,7 @@ def response_request(request: ResponseRequest, model: ServedModel) -> tuple[Gene
 
     Raises RequestError, its `param` the field that cannot be honoured.
     """
-    refuse_unsupported(request, _NEUTRAL_VALUES)
+    refuse_unsupported(request, NEUTRAL_VALUES)
     for name in request.include or ():
         if name not in (_LOGPROBS, _ENCRYPTED):
             raise RequestError(
