@@ -17,6 +17,7 @@ with `exit_code`; the server answers with `status`. Anything that is not a `Long
     ├── RequestTimeoutError      status 504           a request waited longer than it may
     ├── RuntimeUnavailableError  the llama.cpp library is missing or of another build
     └── RingError                exit 3, status 503   a stage is missing, refused or lost
+        ├── RingIncompleteError      layers are missing for longer than requests wait; carries `retry_after`
         ├── TopologyMismatchError    the ring is not the one of its lock
         └── ProtocolError            bytes on a link that are not of our protocol
 """
@@ -36,6 +37,7 @@ __all__ = [
     "RequestError",
     "RequestTimeoutError",
     "RingError",
+    "RingIncompleteError",
     "RuntimeUnavailableError",
     "TopologyMismatchError",
     "UnknownModelError",
@@ -127,6 +129,14 @@ class RingError(LongspanError):
 
     exit_code = 3
     status = 503
+
+
+class RingIncompleteError(RingError):
+    """Layers are missing, and requests do not wait for them any more. `retry_after` is in seconds."""
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class TopologyMismatchError(RingError):

@@ -13,7 +13,7 @@ import pytest
 
 from longspan.engine import Engine, EngineOptions
 from longspan.engine import gathering as gathering_module
-from longspan.errors import UsageError
+from longspan.errors import RingError, UsageError
 from longspan.model.source import GgufSource
 from longspan.ring.membership import DismissedError, Membership
 from longspan.ring.seating import Member
@@ -129,6 +129,18 @@ async def test_it_is_ready_when_every_stage_is(gathered: Gathered) -> None:
     await asyncio.wait_for(starting, 10)
     assert places(engine) == at(one, two)
     assert (await whole(engine.submit(request(PROMPT, 9)))).tokens == truth(gathered.script, request(PROMPT, 9))
+
+
+async def test_a_stage_that_goes_while_the_first_ring_forms_is_waited_for(gathered: Gathered) -> None:
+    await gathered.join("one")
+    broken = await gathered.join("two")
+    broken.loader.load_error = RingError("it is gone")
+    engine = gathered.engine()
+    starting = asyncio.create_task(engine.start())
+    await asyncio.sleep(0.5)
+    assert not starting.done()
+    broken.loader.load_error = None
+    await asyncio.wait_for(starting, 10)
 
 
 @pytest.fixture

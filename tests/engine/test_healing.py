@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,11 +15,12 @@ import pytest
 
 from longspan.engine import Engine, EngineOptions
 from longspan.engine import healing as healing_module
-from longspan.errors import RingError
+from longspan.errors import RingError, RingIncompleteError
 from longspan.model.source import GgufSource
 from longspan.model.storage import CACHE_VARIABLE
 from longspan.ring import driver as driver_module
 from longspan.ring.stage_server import StageServer
+from longspan.runtime.base import Capacity
 from longspan.runtime.scripted import RaiseError
 from longspan.sampling.parameters import SamplingParameters
 from tests.engine.answers import first, request, rest, whole
@@ -115,13 +117,19 @@ async def test_a_ring_that_does_not_form_in_time_fails_its_requests_and_recovers
         lost = running.servers[1]
         started = time.perf_counter()
         await lost.close()
-        with pytest.raises(RingError, match=rf"stage 1 \(layers 2-4, 127.0.0.1:{lost.port}\) was lost"):
+        with pytest.raises(
+            RingIncompleteError, match=rf"stage 1 \(layers 2-4, 127.0.0.1:{lost.port}\) was lost"
+        ) as why:
             await rest(answer, stream)
+        assert "It was not back within 0.6 s; newest try: stage 1 (layers 2-4" in str(why.value)
         assert 0.6 <= time.perf_counter() - started < 2.0
         assert answer.tokens == truth(running.script, request(PROMPT, 200))[: len(answer.tokens)]
         await asyncio.gather(whole(waiting), return_exceptions=True)
-        with pytest.raises(RingError, match=rf"stage 1 .*cannot reach 127.0.0.1:{lost.port}"):
+        with pytest.raises(
+            RingIncompleteError, match=rf"stage 1 \(layers 2-4.*cannot reach 127.0.0.1:{lost.port}"
+        ) as no:
             engine.submit(request(PROMPT))
+        assert 1.0 <= no.value.retry_after <= healing_module.LAST_RETRY_SECONDS + 1
         assert engine.statistics().requests_failed >= 1
         await restart(running, 1)
         await until(lambda: engine.readiness().ready)
@@ -153,6 +161,63 @@ async def test_stopping_while_the_ring_is_down(scripted: Scripted) -> None:
             await running.engine.stop()
         with pytest.raises(RingError, match="the engine has stopped"):
             await rest(answer, stream)
+
+
+async def test_a_stop_wins_when_its_cancellation_is_lost() -> None:
+    """What `asyncio.gather` does in the wrong round: the form ends with an error, as if nobody had cancelled it."""
+    tries = 0
+
+    async def form() -> Capacity:
+        nonlocal tries
+        tries += 1
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise RingError("a stage is not there") from None
+        raise AssertionError
+
+    async def clear() -> None:
+        return
+
+    healing = healing_module.Healing(
+        clear=clear, form=form, on_formed=pytest.fail, on_given_up=lambda error: None, seconds=60.0
+    )
+    healing.begin(RingError("lost"))
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(1):
+        await healing.stop()
+    assert (tries, healing.waiting, healing.missing) == (1, False, ("the engine has stopped",))
+    healing.begin(RingError("lost again"))
+    assert not healing.waiting
+
+
+@pytest.mark.parametrize("after_the_grace", [False, True])
+async def test_a_stop_wins_over_a_stage_that_does_not_become_ready(
+    scripted: Scripted, after_the_grace: bool
+) -> None:
+    """It accepts the coordinator and loads for ever; the engine does not wait for it."""
+    async with scripted(2, seconds=0.002, heal_seconds=0.2 if after_the_grace else 30.0) as running:
+        stream = running.engine.submit(request(PROMPT, 200))
+        answer = await first(stream, 2)
+        stuck, loader = threading.Event(), running.loaders[1]
+        load = loader.load
+        loader.load = lambda *arguments: (stuck.wait(20), load(*arguments))[1]  # type: ignore[method-assign]
+        await running.servers[1].close()
+        await restart(running, 1)
+        try:
+            await until(lambda: running.engine.ring().stages[1].state == "loading")
+            if after_the_grace:
+                with pytest.raises(RingIncompleteError, match="not back within"):
+                    await rest(answer, stream)
+            started = time.perf_counter()
+            await running.engine.stop()
+            assert time.perf_counter() - started < 3
+            if not after_the_grace:
+                with pytest.raises(RingError, match="the engine has stopped"):
+                    await rest(answer, stream)
+        finally:
+            stuck.set()
+            await running.servers[1].close()
 
 
 async def test_what_nobody_expected_while_forming_is_tried_again(

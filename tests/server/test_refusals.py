@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from longspan.errors import QueueFullError, RequestTimeoutError, RingError
+from longspan.errors import QueueFullError, RequestTimeoutError, RingError, RingIncompleteError
 from longspan.model.chat_template import ChatTemplate
 from longspan.request import Piece
 from longspan.server import ServerOptions
@@ -325,6 +325,10 @@ def test_what_the_engine_refuses(client: httpx.Client, engine: ScriptedEngine, s
     error = refusal(response, 429)
     assert (response.headers["retry-after"], error["type"]) == ("3", "rate_limit_error")
     assert error["message"] == "256 requests wait already"
+    engine.refuse = RingIncompleteError("layers 2-4 are missing", retry_after=6.2)
+    response = client.post(CHAT, json={"model": "default", "messages": HELLO})
+    assert refusal(response, 503)["message"] == "layers 2-4 are missing"
+    assert response.headers["retry-after"] == "7"
     engine.refuse = RingError("stage 1 is missing")
     response = client.post(CHAT, json=body)
     assert refusal(response, 503)["message"] == "stage 1 is missing"

@@ -86,7 +86,7 @@ class EngineCore:
 
     async def start(self) -> Capacity:
         """Form the ring; its capacity. Raises LongspanError."""
-        capacity = await self._form()
+        capacity = await self._healing.first(patient=self._formation.patient)
         options = self._options
         policy = Policy(
             mixing=options.mixing,
@@ -135,6 +135,7 @@ class EngineCore:
             on_progress=self._report,
             security=self._formation.security,
             artifacts=self._formation.artifacts,
+            silence_seconds=self._options.silence_seconds,
         )
         self._driver = driver
         capacity = await driver.form()
@@ -188,9 +189,9 @@ class EngineCore:
         return self._healing.missing
 
     @property
-    def healing(self) -> bool:
-        """Whether the ring is forming again, and requests wait for it."""
-        return self._healing.waiting
+    def refusal(self) -> RingError | None:
+        """Why a request cannot even wait for the ring, if that is so; may be read from any thread."""
+        return self._healing.refusal
 
     # -------------------------------------------------------------------------------------------- requests
 
@@ -199,8 +200,8 @@ class EngineCore:
         assert self._planner is not None
         now = self._now()
         try:
-            if self.missing and not self.healing:
-                raise RingError(self.missing[0])
+            if self.refusal is not None:
+                raise self.refusal
             end_tokens = frozenset(request.stop_token_ids)
             if not request.ignore_eos:
                 end_tokens |= self._tokenizer.end_tokens

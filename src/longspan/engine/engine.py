@@ -123,8 +123,8 @@ class Engine:
         core, loop = self._core, self._loop
         if core is None or loop is None:
             raise RingError("the engine is not running")
-        if core.missing and not core.healing:
-            raise RingError(core.missing[0])
+        if (refusal := core.refusal) is not None:
+            raise refusal
         self._check(request)
         if len(request.prompt) + 1 > self._longest:
             raise ContextLengthError(

@@ -16,7 +16,7 @@ from longspan.model.splits import even_splits, parse_splits
 from longspan.ring.artifact_source import ArtifactSource
 from longspan.ring.launcher import LocalLauncher, StageHandle
 from longspan.ring.llama_loader import default_threads
-from longspan.ring.ring_plan import RingPlan, StagePlace, parse_address
+from longspan.ring.ring_plan import RingPlan, StagePlace, parse_address, ring_name
 from longspan.ring.security import OPEN, Security, check_exposure, load_security
 from longspan.ring.stage_process import StageOptions
 
@@ -56,6 +56,7 @@ class Formation:
         self.threads = options.threads or default_threads(max(1, self.local_stages))
         self._launcher = LocalLauncher()
         self._children: dict[int, StageHandle] = {}
+        self._coordinator = secrets.token_hex(8)
 
     @property
     def drafts(self) -> bool:
@@ -66,6 +67,11 @@ class Formation:
     def holds_first(self) -> bool:
         """Whether the first stage runs in this process."""
         return self._options.hold_first_stage or (not self._elsewhere and len(self.ranges) == 1)
+
+    @property
+    def patient(self) -> bool:
+        """Whether the first ring is waited for however long it takes: its stages come when they want."""
+        return self._options.join is not None
 
     @property
     def _elsewhere(self) -> bool:
@@ -100,7 +106,7 @@ class Formation:
         )
         options = self._options
         return RingPlan(
-            secrets.token_hex(8),
+            ring_name(self._coordinator),
             places,
             options.slots,
             self.context,

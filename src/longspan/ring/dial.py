@@ -16,7 +16,7 @@ from longspan.ring.tcp import TcpLink
 async def dial(host: str, port: int, timeout: float, security: Security, role: Role) -> TcpLink:
     """Open a link to a `role`, both ends having shown who they are. Raises RingError within `timeout` seconds."""
     deadline = time.monotonic() + timeout
-    link = await connect(host, port, timeout)
+    link = await connect(host, port, timeout, role)
     try:
         async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
             await security.approach(link, role)
@@ -31,10 +31,11 @@ async def dial(host: str, port: int, timeout: float, security: Security, role: R
     return link
 
 
-async def connect(host: str, port: int, timeout: float) -> TcpLink:
+async def connect(host: str, port: int, timeout: float, role: Role = "stage") -> TcpLink:
     """Open a link. Raises RingError that names the address when nobody answers within `timeout` seconds."""
     link = TcpLink()
     connected = False
+    expected = "longspan stage --listen" if role == "stage" else "longspan serve --join"
     try:
         # Not wait_for: before Python 3.12 it may answer a cancellation with a result or with another error.
         async with asyncio.timeout(timeout):
@@ -42,12 +43,12 @@ async def connect(host: str, port: int, timeout: float) -> TcpLink:
         connected = True
     except TimeoutError:
         raise RingError(
-            f"no answer from {host}:{port} within {timeout:g} s. Is `longspan stage --listen` running there, "
+            f"no answer from {host}:{port} within {timeout:g} s. Is `{expected}` running there, "
             "and does the firewall let the port through?"
         ) from None
     except OSError as error:
         raise RingError(
-            f"cannot reach {host}:{port}: {_reason(error)}. Is `longspan stage --listen` running there?"
+            f"cannot reach {host}:{port}: {_reason(error)}. Is `{expected}` running there?"
         ) from None
     except (ValueError, OverflowError) as error:
         # A name that no host can have, or a port that does not exist.

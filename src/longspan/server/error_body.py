@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from longspan.errors import LongspanError, QueueFullError, RequestError, RingError
+from longspan.errors import LongspanError, QueueFullError, RequestError, RingError, RingIncompleteError
 from longspan.server.dialect import dialect_of
 from longspan.server.identity import request_id
 
@@ -57,7 +57,7 @@ class InternalError(LongspanError):
 def error_response(error: LongspanError, scope: Scope) -> Response:
     """The HTTP answer for an error, in the client's dialect, with Retry-After where trying again can help."""
     headers: dict[str, str] = {}
-    if isinstance(error, QueueFullError):
+    if isinstance(error, QueueFullError | RingIncompleteError):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
     elif isinstance(error, RingError):
         headers["retry-after"] = str(RING_RETRY_SECONDS)
