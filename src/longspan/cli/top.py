@@ -123,7 +123,7 @@ def busy(frame: DashboardFrame, stage: int) -> float:
     """Share of the shown seconds in which a stage computed."""
     seconds = frame.shown_seconds
     worked = sum(
-        max(0.0, min(0.0, trip.work[stage][1]) - max(-seconds, trip.work[stage][0]))
+        max(0.0, min(frame.now, trip.work[stage][1]) - max(frame.now - seconds, trip.work[stage][0]))
         for trip in frame.trips
         if stage < len(trip.work)
     )

@@ -10,13 +10,16 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from longspan.errors import LongspanError
+from longspan.schedule.clocks import estimate_clocks
 from longspan.schedule.trace import TraceRecord
 from longspan.server.contract import ServingEngine
-from longspan.server.dashboard.frame import MOST_TRIPS, SHOWN_SECONDS, dashboard_frame
+from longspan.server.dashboard.frame import MOST_TRIPS, SHOWN_SECONDS, Trip, dashboard_frame, trips_of
 from longspan.status import EngineActivity
 
 FRAME_SECONDS = 0.5
 MOST_VIEWERS = 64
+CLOCK_RECORDS = 64
+"""Iterations from which clocks are estimated."""
 
 _END = b"end"
 
@@ -30,7 +33,8 @@ class DashboardFeed:
         self._task: asyncio.Task[None] | None = None
         self._latest = b""
         self._before: EngineActivity | None = None
-        self._recent: deque[TraceRecord] = deque(maxlen=MOST_TRIPS)
+        self._known: deque[TraceRecord] = deque(maxlen=CLOCK_RECORDS)
+        self._trips: deque[Trip] = deque(maxlen=MOST_TRIPS)
 
     @property
     def full(self) -> bool:
@@ -77,17 +81,27 @@ class DashboardFeed:
                     queue.put_nowait(self._latest)
             await asyncio.sleep(FRAME_SECONDS)
         self._latest, self._before = b"", None
-        self._recent.clear()
+        self._known.clear()
+        self._trips.clear()
 
     async def _frame(self) -> bytes:
         try:
             moment = self._before.now if self._before is not None else 0.0
             now = await asyncio.to_thread(self._engine.activity, moment)
-            self._recent += now.iterations
-            while self._recent and self._recent[0].completed_at < now.now - SHOWN_SECONDS:
-                self._recent.popleft()
+            self._draw(now)
             before, self._before = self._before, now
-            frame = dashboard_frame(self._engine.ring(), self._engine.readiness(), before, now, list(self._recent))
+            frame = dashboard_frame(self._engine.ring(), self._engine.readiness(), before, now, self._trips)
         except (LongspanError, TimeoutError) as error:
             return msgspec.json.encode({"error": str(error) or "the engine does not answer"})
         return msgspec.json.encode(frame)
+
+    def _draw(self, now: EngineActivity) -> None:
+        """Take the new iterations into the timeline. Each is brought to the coordinator's clock once."""
+        stages = len(now.iterations[-1].stages) if now.iterations else 0
+        if self._known and stages and len(self._known[-1].stages) != stages:
+            self._known.clear()
+        self._known += (record for record in now.iterations if len(record.stages) == stages)
+        if now.iterations:
+            self._trips += trips_of(now.iterations, estimate_clocks(list(self._known)))
+        while self._trips and self._trips[0].completed < now.now - SHOWN_SECONDS:
+            self._trips.popleft()

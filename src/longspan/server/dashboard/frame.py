@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from longspan.schedule.clocks import estimate_clocks
+from longspan.schedule.clocks import Clocks
 from longspan.schedule.trace import TraceRecord, kind_of
 from longspan.speculate.ledger import SpeculationStatistics
 from longspan.status import EngineActivity, Readiness, RequestStatus, RingStatus
@@ -19,7 +19,7 @@ MOST_REQUESTS = 100
 
 
 class Trip(msgspec.Struct, frozen=True, array_like=True):
-    """An iteration for the timeline; seconds before now, so 0 is now. kind: "decode", "prefill" or "mixed".
+    """An iteration for the timeline; seconds of the engine's clock. kind: "decode", "prefill" or "mixed".
 
     work: for each stage when it began and when it ended.
     """
@@ -56,8 +56,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DashboardFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything. model: its id. hidden_requests: under way and not listed."""
+    """Everything. now: seconds of the engine's clock. model: its id. hidden_requests: under way and not listed."""
 
+    now: float
     model: str
     ready: Readiness
     ring: RingStatus
@@ -69,22 +70,24 @@ class DashboardFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dashboard_frame(
-    ring: RingStatus,
-    ready: Readiness,
-    before: EngineActivity | None,
-    now: EngineActivity,
-    recent: Sequence[TraceRecord],
+    ring: RingStatus, ready: Readiness, before: EngineActivity | None, now: EngineActivity, trips: Iterable[Trip]
 ) -> DashboardFrame:
-    """before: the look that the last frame was made of. recent: iterations to draw, oldest first."""
+    """before: the look that the last frame was made of. trips: to draw, oldest first."""
     return DashboardFrame(
+        now=round(now.now, 4),
         model=ring.model_id,
         ready=ready,
         ring=ring,
         figures=_figures(before, now),
         requests=now.requests[:MOST_REQUESTS],
         hidden_requests=max(0, len(now.requests) - MOST_REQUESTS),
-        trips=_trips(recent[-MOST_TRIPS:], now.now),
+        trips=tuple(trips),
     )
+
+
+def trips_of(records: Sequence[TraceRecord], clocks: Clocks | None) -> list[Trip]:
+    """Records on the coordinator's clock; those of another ring than the clocks' have no work."""
+    return [_trip(record, clocks.offsets if clocks is not None else ()) for record in records]
 
 
 def _figures(before: EngineActivity | None, now: EngineActivity) -> Figures:
@@ -141,24 +144,16 @@ def _accepted(speculation: SpeculationStatistics | None) -> tuple[float, ...]:
     return tuple(shares)
 
 
-def _trips(recent: Sequence[TraceRecord], now: float) -> tuple[Trip, ...]:
-    """Trips on the coordinator's clock. Those of a ring with another number of stages are left out."""
-    stages = len(recent[-1].stages) if recent else 0
-    records = [record for record in recent if len(record.stages) == stages]
-    clocks = estimate_clocks(records)
-    found = []
-    for record in records:
-        work = []
-        for stage, offset in zip(record.stages, clocks.offsets if clocks is not None else (), strict=False):
-            started = (stage.received or 0.0) - offset + stage.waited - now
+def _trip(record: TraceRecord, offsets: Sequence[float]) -> Trip:
+    work = []
+    if len(offsets) == len(record.stages):
+        for stage, offset in zip(record.stages, offsets, strict=True):
+            started = (stage.received or 0.0) - offset + stage.waited
             work.append((round(started, 4), round(started + stage.worked, 4)))
-        found.append(
-            Trip(
-                round(record.planned_at - now, 4),
-                round(record.completed_at - now, 4),
-                kind_of(record.spans),
-                sum(span.rows for span in record.spans),
-                tuple(work),
-            )
-        )
-    return tuple(found)
+    return Trip(
+        round(record.planned_at, 4),
+        round(record.completed_at, 4),
+        kind_of(record.spans),
+        sum([span.rows for span in record.spans]),
+        tuple(work),
+    )

@@ -101,7 +101,10 @@ function showRequests(requests, hidden) {
 
 function draw() {
   if (!newest) return;
-  const { trips, ring, shown_seconds: seconds, figures } = newest;
+  const { ring, shown_seconds: seconds, figures, now } = newest;
+  // From here on in seconds before now.
+  const trips = newest.trips.map(([planned, completed, kind, rows, work]) =>
+    [planned - now, completed - now, kind, rows, work.map(([begin, end]) => [begin - now, end - now])]);
   drawTimeline(element("timeline"), trips, ring.stages.length, seconds);
   const busy = ring.stages.map((stage) => {
     const worked = trips.reduce((sum, trip) => {
