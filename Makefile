@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test serve bench lint soak conformance clean
+.PHONY: help demo test serve bench lint soak conformance chaos clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -43,6 +43,9 @@ soak: $(INSTALLED) ## the long runs that `make test` leaves out
 
 conformance: $(CONFORMANCE)/.installed ## clients and checkers that are not ours, against the demo over two processes
 	@$(CONFORMANCE)/bin/python -m pytest -m 'conformance or not soak' tests/conformance tests/end_to_end -rs $(ARGS)
+
+chaos: $(INSTALLED) ## 200 faults against rings of real processes; every token is compared
+	@$(BIN)/python -m tests.chaos.run $(ARGS)
 
 clean: ## remove .venv and what tools left behind
 	rm -rf .venv $(CONFORMANCE) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -37,6 +37,7 @@ def test_every_argument_arrives() -> None:
         max_waiting=7,
         queue_timeout=1.5,
         heal_seconds=2.0,
+        silence_seconds=4.0,
         keys="keys/coordinator",
         token_file="ring.token",
         pin=("ab" * 32,),
@@ -64,6 +65,7 @@ def test_every_argument_arrives() -> None:
         max_waiting=7,
         queue_timeout=1.5,
         heal_seconds=2.0,
+        silence_seconds=4.0,
         security=SecurityOptions("keys/coordinator", "ring.token", ("ab" * 32,), True),
     )
     assert EngineArguments(stages=3).options("demo").stages == 3

@@ -627,7 +627,7 @@ async def test_a_link_too_busy_for_pings_is_not_silent(monkeypatch: pytest.Monke
 
 async def test_nothing_coming_back_ends_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "PING_SECONDS", 0.02)
-    monkeypatch.setattr(driver_module, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr("longspan.ring.patience.STUCK_SECONDS", 0.2)
     loader = ScriptedLoader()
     async with (
         stage_servers(loader) as (server,),

@@ -550,3 +550,16 @@ async def test_serves_until_cancelled(loader: ScriptedLoader) -> None:
     with pytest.raises(RingError):
         await answer(link)
     await link.close()
+
+
+async def test_a_coordinator_that_comes_again_takes_the_place_of_its_ghost(
+    server: StageServer, loader: ScriptedLoader
+) -> None:
+    """Its old link may hang for minutes before anybody notices that nothing comes through any more."""
+    async with ring_of_one(server, ring="aabb-1") as ghost:
+        for other in ("ccdd-1", "aabbcc-1", "aab-1"):
+            refused = await refusal(server, encode(hello(ring=other)))
+            assert "already serves another coordinator" in refused.reason
+        async with ring_of_one(server, ring="aabb-2"):
+            assert "has begun ring aabb-2" in decode(await answer(ghost), Failed).reason
+    assert len(loader.loads) == 1

@@ -105,6 +105,14 @@ class EngineArguments:
         Parameter(group=RING, validator=Number(gte=0), help="How long running requests wait for a lost stage."),
     ] = 30.0
 
+    silence_seconds: Annotated[
+        float | None,
+        Parameter(
+            group=RING,
+            validator=Number(gte=1, lte=600),
+            help="Give up a stage that says nothing for so long (default: 30).",
+        ),
+    ] = None
     keys: Annotated[
         str | None,
         Parameter(group=SECURITY, env_var="LONGSPAN_KEYS", help="Directory of this node's keys."),
@@ -155,5 +163,6 @@ class EngineArguments:
             cost_model=self.cost_model,
             trace=self.trace,
             heal_seconds=self.heal_seconds,
+            silence_seconds=self.silence_seconds,
             security=SecurityOptions(self.keys, self.token_file, self.pin, self.insecure),
         )

@@ -30,6 +30,7 @@ class EngineOptions:
     window and windows of a request in flight; both None: chosen from what is measured.
     mixing: prefill may join decode rows in one iteration. cost_model: name of the model that predicts durations.
     trace: file that gets one record an iteration.
+    silence_seconds: how long a stage may say nothing before it counts as lost; None: 30.
     security: how this coordinator and the stages of `ring` know each other; local stages need nothing.
     heal_seconds: how long a lost ring may take to form again before running requests fail.
     """
@@ -56,6 +57,7 @@ class EngineOptions:
     cost_model: str = "analytic"
     trace: str | None = None
     heal_seconds: float = 30.0
+    silence_seconds: float | None = None
     security: SecurityOptions = dataclasses.field(default_factory=SecurityOptions)
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from longspan.ring.loader import StageLoader
 from longspan.ring.messages import Assignment, Failed, Passed, decode, encode_iteration
 from longspan.ring.outbox import Outbox
 from longspan.ring.own_stage import OwnStage
+from longspan.ring.patience import Patience
 from longspan.ring.ring_plan import RingPlan, StagePlace
 from longspan.ring.security import OPEN, Security
 from longspan.ring.stage_client import StageClient
@@ -27,9 +28,6 @@ PING_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
 """A stage that answers no ping for so long is lost, whatever TCP says: it is stopped, asleep or cut off. Longer
 than any chunk of a prompt takes on a slow link, behind which a ping waits."""
-
-STUCK_SECONDS = 180.0
-"""The ring is lost when nothing comes back for so long although something is under way and all stages answer."""
 
 WITNESS_SECONDS = 0.25
 """How long a stage that a neighbour reports as lost may take to say itself what happened to it."""
@@ -55,7 +53,9 @@ class RingDriver:
         on_progress: Callable[[str], None],
         security: Security = OPEN,
         artifacts: ArtifactSource | None = None,
+        silence_seconds: float | None = None,
     ) -> None:
+        """silence_seconds: how long a stage may say nothing; None: `SILENCE_SECONDS`."""
         self._plan = plan
         self._loader = loader
         self._on_result = on_result
@@ -74,8 +74,8 @@ class RingDriver:
         self._witnesses: set[StageClient | OwnStage] = set()
         self._sent = 0
         self._passed = 0
-        self._returned = 0
-        self._moved = 0.0
+        self._silence = silence_seconds or SILENCE_SECONDS
+        self._patience = Patience(self._silence)
         self._over = False
 
     async def form(self) -> Capacity:
@@ -113,8 +113,7 @@ class RingDriver:
 
     def send(self, iteration: Iteration, activations: Activations) -> None:
         """Put an iteration on its way; `activations` are its token embeddings, (rows, width) float32."""
-        if self._sent == self._returned:
-            self._moved = time.perf_counter()
+        self._patience.sent(len(activations), time.perf_counter())
         self._sent += 1
         if self._own is None:
             self._outgoing.put(encode_iteration(iteration, activations, self._plan.dtype))
@@ -225,8 +224,7 @@ class RingDriver:
         for timing in result.timings:
             if 0 <= timing.stage < len(self._plan.places):
                 self._compute_seconds[timing.stage] = timing.finished - timing.started
-        self._returned += 1
-        self._moved = time.perf_counter()
+        self._patience.returned(time.perf_counter())
         if len(self._plan.places) == 1:
             self._passed += 1
         self._on_result(result)
@@ -266,15 +264,16 @@ class RingDriver:
 
     async def _ping(self) -> None:
         while not self._over:
-            await asyncio.sleep(PING_SECONDS)
+            await asyncio.sleep(min(PING_SECONDS, self._silence / 4))
             for client in self._clients:
-                if client.silence() > SILENCE_SECONDS:
+                if client.silence() > self._silence:
                     client.mute = True
-                    self._fail(client, f"{client.name} was lost: it has not answered for {SILENCE_SECONDS:g} s")
+                    self._fail(client, f"{client.name} was lost: it has not answered for {self._silence:g} s")
                 else:
                     client.ping()
-            if self._sent > self._returned and time.perf_counter() - self._moved > STUCK_SECONDS:
-                self._fail(self._clients[-1], f"nothing has come out of the ring for {STUCK_SECONDS:g} s")
+            if self._patience.overdue(time.perf_counter()):
+                waited = self._patience.limit()
+                self._fail(self._clients[-1], f"nothing has come out of the ring for {waited:.1f} s")
 
     @property
     def mute(self) -> frozenset[int]:

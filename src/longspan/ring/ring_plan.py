@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hmac
+import secrets
 
 from longspan.errors import UsageError
 
@@ -36,6 +38,17 @@ class RingPlan:
         """Emulated one-way delay in milliseconds; None stands for the coordinator."""
         near = [place is None or place.near for place in (sender, receiver)]
         return 0.0 if all(near) else self.delay_ms
+
+
+def ring_name(coordinator: str) -> str:
+    """A new identity for a ring of this coordinator. coordinator: a secret of its own, without a dash."""
+    return f"{coordinator}-{secrets.token_hex(8)}"
+
+
+def same_coordinator(ring: str, other: str) -> bool:
+    """Whether two rings are of one coordinator, the later of which takes the place of the earlier."""
+    coordinator, dash, _ = ring.partition("-")
+    return bool(dash) and hmac.compare_digest(coordinator.encode(), other.partition("-")[0].encode())
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -18,6 +18,7 @@ from longspan.ring.loader import StageLoader
 from longspan.ring.member_messages import HeldLayers
 from longspan.ring.membership import Membership
 from longspan.ring.messages import Assignment, Greeting, Hello, Refuse, Welcome, decode, encode
+from longspan.ring.ring_plan import same_coordinator
 from longspan.ring.security import OPEN, Security
 from longspan.ring.stage_session import CONNECT_SECONDS, StageSession
 from longspan.ring.survey_server import answer_pings, answer_survey
@@ -168,7 +169,7 @@ class StageServer:
         """The coordinator's assignment, once the ring before is cleaned up and the layers are at hand."""
         if hello.role != "coordinator" or hello.assignment is None:
             raise _RefusedError(f"unknown role {hello.role!r}, or no assignment")
-        await self._until_free()
+        await self._until_free(hello.ring)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._preparing.acquire()
@@ -185,12 +186,14 @@ class StageServer:
             self._preparing.release()
         if refusal:
             raise _RefusedError(refusal)
-        await self._until_free()
+        await self._until_free(hello.ring)
         return hello.assignment
 
-    async def _until_free(self) -> None:
-        """Wait until the ring before is cleaned up."""
+    async def _until_free(self, ring: str) -> None:
+        """Wait until the ring before is cleaned up. A coordinator that comes again takes the place of its ghost."""
         while self._session is not None:
+            if same_coordinator(ring, self._session.ring):
+                self._session.end(f"its coordinator has begun ring {ring}")
             if not self._session.over:
                 raise _RefusedError("this stage already serves another coordinator; stop that one first")
             await self._session_change()

@@ -118,6 +118,10 @@ class StageSession:
             if self._next is not None:
                 await self._next.close()
 
+    def end(self, reason: str) -> None:
+        """End this ring, as when its coordinator goes."""
+        self._end(RingError(reason))
+
     def attach(self, link: TcpLink) -> None:
         """The stage before has connected: take iterations from it."""
         self.fed = True
