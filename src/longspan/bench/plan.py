@@ -194,9 +194,15 @@ async def _engine(model: str, stages: Sequence[StageHandle], case: RingCase) -> 
 
 
 async def _rate(engine: Engine, prompt: tuple[int, ...], tokens: int, streams: int) -> float:
-    """Tokens a second of all streams together while they decode."""
+    """Tokens a second of all streams together while they decode.
+
+    Of one stream by the median of its gaps: as the probes of the stages do, it passes over moments in which a busy
+    machine did something else.
+    """
     requests = [GenerationRequest(prompt, tokens, ignore_eos=True, seed=0) for _ in range(streams)]
     answers = await asyncio.gather(*(follow(engine.submit(request)) for request in requests))
+    if streams == 1:
+        return 1 / statistics.median(answers[0].gaps())
     # From when all of them decode: a prompt that is still read holds the others up.
     first = max(answer.arrivals[0] for answer in answers)
     last = max(answer.arrivals[-1] for answer in answers)
