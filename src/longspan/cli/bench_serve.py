@@ -26,6 +26,7 @@ Dataset = Literal[
     "mt-bench",
     "spec-bench",
     "speed-bench",
+    "agent",
     "sharegpt",
     "mooncake",
     "azure",
@@ -92,7 +93,8 @@ def bench_serve(
     dataset_name
         Where prompts come from. synthetic-low repeats itself, -high cannot be guessed.
     dataset_path
-        The file (or folder of question files) of the data set; humaneval and mt-bench are found in their packages.
+        The file (or folder of question files) of the data set; humaneval, mt-bench and
+        agent (recorded conversations of coding agents) are found in their packages.
     category
         Only prompts of this category; may be given again.
     num_prompts

@@ -62,6 +62,17 @@ def test_sharegpt_answers_are_as_long_as_the_recorded_ones(tmp_path: Path) -> No
     assert (prompt.turns, prompt.max_tokens) == (("hello",), 40)
 
 
+def test_recorded_conversations_end_with_what_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "cases.json"
+    said = [("system", "s"), ("user", "do it"), ("assistant", "how?"), ("user", "so"), ("assistant", "done")]
+    messages = [{"role": role, "content": text} for role, text in said]
+    cases = [{"messages": messages, "target_bucket_tokens": 8192}, {"messages": messages[:1]}]
+    path.write_text(json.dumps({"cases": cases}), encoding="utf-8")
+    (prompt,) = load_prompts(DatasetOrder(name="agent", path=path, count=1))
+    assert (prompt.turns, prompt.category) == (("so",), "8192 tokens")
+    assert prompt.history == (("system", "s"), ("user", "do it"), ("assistant", "how?"))
+
+
 def test_a_trace_brings_times_lengths_and_shared_beginnings(tmp_path: Path) -> None:
     path = write_lines(
         tmp_path / "trace.jsonl",
@@ -100,6 +111,7 @@ def test_blocks_text_has_the_asked_length() -> None:
         ("humaneval", "\n{\n", "line 2, is not a JSON object"),
         ("mt-bench", '{"turns": "x"}\n', "line 1, has no list of texts"),
         ("sharegpt", "{", "cannot be read as a JSON list"),
+        ("agent", "[]", "cannot be read as recorded conversations"),
         ("mooncake", "", "has no requests"),
     ],
 )

@@ -58,11 +58,15 @@ def test_the_command_measures_a_server(
 async def test_a_conversation_carries_its_answers_on(engine: ScriptedEngine) -> None:
     def run(url: str) -> list[int]:
         async def converse() -> list[int]:
+            talk = LoadPrompt(("a", "b"), max_tokens=3, history=(("system", "c"),))
             endpoint = Endpoint(url, "openai-chat")
             try:
                 await endpoint.find_model()
                 answers = await run_load(
-                    endpoint, [LoadPrompt(("hi", "more"), max_tokens=3)], [0.0], Sampling(max_tokens=9)
+                    endpoint,
+                    [talk],
+                    [0.0],
+                    Sampling(max_tokens=9),
                 )
             finally:
                 await endpoint.close()

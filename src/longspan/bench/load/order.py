@@ -66,7 +66,7 @@ async def carry_out(order: LoadOrder, on_answer: Callable[[LoadAnswer], None]) -
         model = await endpoint.find_model()
         for number in range(order.warmups):
             prompt = prompts[number % len(prompts)]
-            warm = await endpoint.ask([{"role": "user", "content": prompt.turns[0]}], order.sampling, due=0.0)
+            (warm, *_) = await run_load(endpoint, [msgspec.structs.replace(prompt, at=None)], [0.0], order.sampling)
             if warm.error:
                 raise LongspanError(f"{order.base_url} does not answer: {warm.error}")
         before = counts_of_metrics(await endpoint.metrics())

@@ -30,15 +30,17 @@ changed. high: words at random, which nobody can guess."""
 class LoadPrompt(msgspec.Struct, frozen=True):
     """One conversation to have.
 
-    turns: what the user says, one after the other; each is a request that carries the answers before it.
-    max_tokens: of each answer; None: what the run says. category: figures are also given for each of these.
-    at: seconds after the start at which it is asked; None: when the run's arrivals say.
+    history: (role, text) of what was said before. turns: what the user says, one after the other; each is a
+    request that carries the answers before it. max_tokens: of each answer; None: what the run says. category:
+    figures are also given for each of these. at: seconds after the start at which it is asked; None: when the
+    run's arrivals say.
     """
 
     turns: tuple[str, ...]
     max_tokens: int | None = None
     category: str = ""
     at: float | None = None
+    history: tuple[tuple[str, str], ...] = ()
 
 
 def words(count: int, seed: object) -> list[str]:

@@ -36,7 +36,7 @@ async def run_load(
         limited = sampling
         if prompt.max_tokens is not None:
             limited = msgspec.structs.replace(sampling, max_tokens=prompt.max_tokens)
-        messages: list[dict[str, str]] = []
+        messages = [{"role": role, "content": text} for role, text in prompt.history]
         answers: list[LoadAnswer] = []
         for turn in prompt.turns:
             messages.append({"role": "user", "content": turn})
