@@ -34,7 +34,7 @@ BELOW: dict[str, set[str]] = {
     "placement": {"speculate"},
     "llamacpp": set(),
     "model": {"llamacpp"},
-    "runtime": {"model", "llamacpp", "schedule", "sampling"},
+    "runtime": {"model", "llamacpp", "schedule", "speculate", "sampling"},
     "ring": {"placement", "runtime", "model", "llamacpp", "schedule", "sampling"},
     "engine": {"placement", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
     "llm": {"engine", "model", "schedule", "sampling"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
@@ -70,8 +71,9 @@ def _options(proposer: str, width: int | None = None, depth: int | None = None) 
 async def test_speculation_changes_no_token(sampling: SamplingParameters) -> None:
     plain, drafted, _ = await _answers(_options("none"), sampling)
     assert drafted == 0
-    for options in (_options("ngram-suffix", 8, 4), _options("auto")):
+    trees = dataclasses.replace(_options("auto"), latency="tree")
+    for options in (_options("ngram-suffix", 8, 4), _options("auto"), trees):
         answers, drafted, accepted = await _answers(options, sampling)
-        assert answers == plain, f"{options.proposer} changed the answer"
-        if options.width is not None:
+        assert answers == plain, f"{options.proposer}, {options.latency} changed the answer"
+        if options.width is not None or options is trees:
             assert 0 < accepted < drafted, "neither accepted nor rejected drafts were tried"

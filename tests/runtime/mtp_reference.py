@@ -22,21 +22,22 @@ class ReferenceHead:
         self._output = output.rows(np.arange(output.vocabulary, dtype=np.int32))
 
     def chain(
-        self, tokens: Sequence[int], hidden: Rows, length: int, allowed: Sequence[int]
+        self, tokens: Sequence[int], hidden: Rows, length: int, allowed: Sequence[int], path: Sequence[int] = ()
     ) -> list[tuple[int, npt.NDArray[np.float64]]]:
         """Draft behind tokens[-1]: each step's token and the probabilities of all `allowed` ones (ascending).
 
-        tokens: (n,) those at the positions after the hidden states (n, width).
+        tokens: (n,) those at the positions after the hidden states (n, width). path: the first drafts, whatever
+        is likelier.
         """
         head = self._head
         known = [*head.prefix_tokens[1:].tolist(), *tokens]
         states = np.concatenate([head.prefix_hidden, hidden])
         steps = []
-        for _ in range(length):
+        for step in range(length):
             state = self._last(known, states)
             logits = (self._output[list(allowed)] @ state).astype(np.float64)
             chances = np.exp(logits - logits.max())
-            token = int(allowed[int(logits.argmax())])
+            token = path[step] if step < len(path) else int(allowed[int(logits.argmax())])
             steps.append((token, chances / chances.sum()))
             known, states = [*known, token], np.concatenate([states, state[None]])
         return steps

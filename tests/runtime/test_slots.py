@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from longspan.errors import ProtocolError
 from longspan.runtime.base import Capacity
-from longspan.runtime.slots import MAX_OPERATIONS, KvCopy, KvTrim, SlotBook
+from longspan.runtime.slots import MAX_OPERATIONS, KvCopy, KvTrim, SlotBook, stem_length
 from longspan.sampling.parameters import SamplingParameters
 from longspan.schedule.span import (
     CommitBranch,
@@ -165,16 +165,32 @@ def test_a_slot_that_cannot_be_relied_on_is_emptied() -> None:
     assert slots.begin(iteration(span(0, 0, 5)), NONE).actions == ()
 
 
-def test_a_tree_takes_cells_but_no_positions() -> None:
+def test_of_a_tree_only_what_lies_before_its_first_fork_takes_positions() -> None:
     slots = book([1, 2])
     tree = span(0, 2, 5, 6, 7, parents=(-1, 0, 0))
     assert slots.begin(iteration(tree), NONE).actions == ()
-    assert slots.tokens[0] == [1, 2]
+    assert slots.tokens[0] == [1, 2, 5]
     assert slots.history(tree, 2) == [1, 2, 5, 7]
     assert slots.history(tree, 1) == [1, 2, 5, 6]
     plan = slots.begin(iteration(span(0, 2, 5, 7), operations=(CommitBranch(0, 2, (0, 2)),)), NONE)
     assert plan.actions == (KvTrim(0, 2),), "the branches are cut before the accepted one runs again"
     assert slots.tokens[0] == [1, 2, 5, 7]
+
+
+@pytest.mark.parametrize(
+    ("parents", "length"),
+    [
+        ((-1,), 1),
+        ((-1, 0, 1), 3),
+        ((-1, 0, 1, 1), 2),
+        ((-1, 0, 0), 1),
+        ((-1, 0, 1, 2, 0), 1),
+        ((-1, -1), 0),
+        ((-1, 0, 1, 2, 2, 3, 4), 3),
+    ],
+)
+def test_the_stem_of_a_tree_ends_with_its_first_fork(parents: tuple[int, ...], length: int) -> None:
+    assert stem_length(parents) == length
 
 
 def test_the_history_of_a_row_ends_with_it() -> None:

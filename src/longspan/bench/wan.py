@@ -21,7 +21,10 @@ from longspan.model.tokenizer import Tokenizer
 from longspan.request import GenerationRequest
 from longspan.speculate.ledger import SpeculationStatistics
 
-ARMS = ("none", "ngram-suffix", "mtp", "mtp+ngram", "auto")
+TREE = "tree"
+"""The arm of `--latency tree`: one request at a time, so it runs with one request only. Its stages take turns, so
+each gets all threads of the machine."""
+ARMS = ("none", "ngram-suffix", "mtp", "mtp+ngram", "auto", TREE)
 WARM_UP_TOKENS = 24
 REPEATS_FROM = {"copy": 0.9, "edit": 0.5}
 """Share of repeated tokens from which on an answer counts as what its text is meant to be."""
@@ -161,11 +164,12 @@ class Wan:
         return EngineOptions(
             plan.model,
             stages=plan.stages,
-            threads=plan.threads,
+            threads=None if proposer == TREE else plan.threads,
             slots=max(plan.concurrency),
             context=self._context,
             link_delay_ms=delay_ms,
-            proposer=proposer,
+            proposer="auto" if proposer == TREE else proposer,
+            latency="tree" if proposer == TREE else "window",
             width=shape[0] if shape is not None else None,
             depth=shape[1] if shape is not None else None,
         )
@@ -205,8 +209,9 @@ class Wan:
         return await arm.run(self.prompts[text][:count], tokens, to_the_end=text in REPEATS_FROM)
 
     async def _condition(self, arms: dict[str, Arm], text: str, delay: float, count: int) -> list[WanRow]:
-        runs: dict[str, list[Run]] = {name: [] for name in arms}
-        order = [*arms, *reversed(arms)]
+        names = [name for name in arms if name != TREE or count == 1]
+        runs: dict[str, list[Run]] = {name: [] for name in names}
+        order = [*names, *reversed(names)]
         for number in range(self._plan.rounds):
             for name in order:
                 self._report(f"{text}, {delay:g} ms, {count} requests: round {number + 1}, {name}")
@@ -216,7 +221,7 @@ class Wan:
             repeated_share(prompt, answer)
             for prompt, answer in zip(self.prompts[text][:count], answers, strict=True)
         ]
-        return [_row(text, delay, count, name, runs[name], runs["none"]) for name in arms]
+        return [_row(text, delay, count, name, runs[name], runs["none"]) for name in names]
 
 
 def _row(text: str, delay: float, count: int, arm: str, runs: list[Run], none: list[Run]) -> WanRow:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 Text = Literal["copy", "edit", "code", "prose"]
-Arm = Literal["none", "ngram-suffix", "ngram-edit", "ngram-cache", "mtp", "mtp+ngram", "auto"]
+Arm = Literal["none", "ngram-suffix", "ngram-edit", "ngram-cache", "mtp", "mtp+ngram", "auto", "tree"]
 
 _HEADINGS = (
     *("text", "delay ms", "requests", "arm", "tokens/s", "to none", "tokens a traversal"),
@@ -33,7 +33,7 @@ def bench_wan(
     texts: tuple[Text, ...] = ("copy", "edit", "code", "prose"),
     delays: tuple[Annotated[float, Parameter(validator=Number(gte=0, lte=60_000))], ...] | None = None,
     concurrency: tuple[AtLeastOne, ...] | None = None,
-    arms: tuple[Arm, ...] = ("none", "ngram-suffix", "mtp", "mtp+ngram", "auto"),
+    arms: tuple[Arm, ...] = ("none", "ngram-suffix", "mtp", "mtp+ngram", "auto", "tree"),
     tokens: AtLeastOne | None = None,
     rounds: AtLeastOne = 1,
     stages: AtLeastOne = 2,
@@ -65,7 +65,7 @@ def bench_wan(
     concurrency
         Numbers of requests at once (default: 1, 2, 4 and 8; with --quick 1 and 8).
     arms
-        Proposers to compare. "none" must be among them.
+        Proposers to compare. "none" must be among them. "tree" stands for --latency tree: one request at a time.
     tokens
         Tokens of an answer (default: 256; with --quick 64).
     rounds

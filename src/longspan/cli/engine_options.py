@@ -93,6 +93,13 @@ class EngineArguments:
     depth: Annotated[
         AtLeastOne | None, Parameter(group=SPECULATION, help="Windows of a request in flight (default: the same).")
     ] = None
+    latency: Annotated[
+        Literal["window", "tree"],
+        Parameter(
+            group=SPECULATION,
+            help="Whether drafts are windows, or token trees: faster for one request at a time on new text.",
+        ),
+    ] = "window"
     max_waiting: Annotated[AtLeastOne, Parameter(group=SCHEDULING, help="Requests that may wait for a slot.")] = 256
     queue_timeout: Annotated[
         float | None,
@@ -159,6 +166,7 @@ class EngineArguments:
             proposer=self.proposer,
             width=self.width,
             depth=self.depth,
+            latency=self.latency,
             mixing=self.mixing == "on",
             cost_model=self.cost_model,
             trace=self.trace,

@@ -33,6 +33,7 @@ from longspan.schedule.request import SequenceRequest
 from longspan.schedule.span import IterationResult, SpanFailure
 from longspan.speculate.proposers import proposer_maker
 from longspan.speculate.speculation import Speculation, SpeculationPolicy
+from longspan.speculate.tree_speculation import TreeSpeculation
 from longspan.status import EngineActivity, EngineStatistics, StageStatus
 
 FAR_BACKLOG = 3
@@ -64,7 +65,7 @@ class EngineCore:
         )
         self._driver: RingDriver | None = None
         self._planner: Planner | None = None
-        self._speculation: Speculation | None = None
+        self._speculation: Speculation | TreeSpeculation | None = None
         self._events: list[Event] = []
         self._settling: asyncio.TimerHandle | None = None
         self._works_here = False
@@ -145,8 +146,10 @@ class EngineCore:
         self._healing.complete()
         return capacity
 
-    def _make_speculation(self, limits: Limits) -> Speculation | None:
+    def _make_speculation(self, limits: Limits) -> Speculation | TreeSpeculation | None:
         options = self._options
+        if self._formation.trees:
+            return TreeSpeculation(rows=limits.free_rows)
         if options.proposer == "none":
             return None
         return Speculation(

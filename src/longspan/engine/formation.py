@@ -51,9 +51,16 @@ class Formation:
         longest = description.context_length
         if options.context is not None and options.context > longest:
             raise UsageError(f"a context of {options.context} positions is asked for, the model has {longest}")
+        if self.trees and find_head(source) is None:
+            raise UsageError(
+                "trees of drafts (--latency tree) need an MTP head, and Longspan has none for "
+                f"{description.model_id}; leave --latency away"
+            )
         self.context = options.context or min(longest, DEFAULT_CONTEXT)
         self.local_stages = 0 if self._elsewhere else len(self.ranges)
-        self.threads = options.threads or default_threads(max(1, self.local_stages))
+        # With one span in flight, stages of one machine take turns.
+        at_once = 1 if self.trees else max(1, self.local_stages)
+        self.threads = options.threads or default_threads(at_once)
         self._launcher = LocalLauncher()
         self._children: dict[int, StageHandle] = {}
         self._coordinator = secrets.token_hex(8)
@@ -61,7 +68,12 @@ class Formation:
     @property
     def drafts(self) -> bool:
         """Whether the last stage shall have an MTP head at hand."""
-        return self._options.proposer in HEADED
+        return self._options.proposer in HEADED or self.trees
+
+    @property
+    def trees(self) -> bool:
+        """Whether drafts are token trees, of one request at a time."""
+        return self._options.latency == "tree"
 
     @property
     def holds_first(self) -> bool:
@@ -108,10 +120,11 @@ class Formation:
         return RingPlan(
             ring_name(self._coordinator),
             places,
-            options.slots,
+            1 if self.trees else options.slots,
             self.context,
             options.activation_dtype,
             options.link_delay_ms,
+            self.trees,
         )
 
     async def replace(self, stages: Collection[int]) -> None:

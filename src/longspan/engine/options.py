@@ -8,6 +8,7 @@ from longspan.errors import UsageError
 from longspan.ring.security import SecurityOptions
 
 DEFAULT_CONTEXT = 4096
+LATENCIES = ("window", "tree")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,8 @@ class EngineOptions:
     max_waiting: requests that may wait for a slot. queue_timeout: seconds after which a waiting request fails.
     proposer: what drafts tokens ahead ("auto", "none", …; see `speculate.proposers`). width, depth: rows of a
     window and windows of a request in flight; both None: chosen from what is measured.
+    latency: "window": windows of drafts, for any number of requests. "tree": one request at a time, whose drafts
+    are token trees of the model's MTP head; `slots`, `proposer`, `width` and `depth` do not count then.
     mixing: prefill may join decode rows in one iteration. cost_model: name of the model that predicts durations.
     trace: file that gets one record an iteration.
     silence_seconds: how long a stage may say nothing before it counts as lost; None: 30.
@@ -53,6 +56,7 @@ class EngineOptions:
     proposer: str = "auto"
     width: int | None = None
     depth: int | None = None
+    latency: str = "window"
     mixing: bool = True
     cost_model: str = "analytic"
     trace: str | None = None
@@ -72,6 +76,8 @@ class EngineOptions:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} is {value}, expected {low} to {high}")
+        if self.latency not in LATENCIES:
+            raise UsageError(f"latency is {self.latency!r}, expected {' or '.join(LATENCIES)}")
         for name in ("context", "threads"):
             value = getattr(self, name)
             if value is not None and value < (2 if name == "context" else 1):

@@ -162,6 +162,7 @@ class RingDriver:
             plan.dtype,
             plan.delay_between(place, following),
             plan.delay_between(place, None),
+            plan.trees,
         )
 
     async def _open_client(self, client: StageClient) -> Capacity:

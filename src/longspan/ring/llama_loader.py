@@ -86,6 +86,7 @@ class LlamaLoader(StageLoader):
             head=head,
             draft_length=self._draft_length,
             least_chance=self._least_chance,
+            trees=assignment.trees,
             vocabulary=lambda: GrammarVocabulary(Tokenizer(self._source.vocabulary_file(), library=library)),
         )
 

@@ -26,6 +26,7 @@ class Assignment(msgspec.Struct, frozen=True):
     start, end: layer range. layers: of the whole model. next_address: (host, port) of the stage that follows, None
     for the last. slots, cells_per_slot: KV to allocate. dtype: of activations between stages. next_delay_ms,
     return_delay_ms: emulated one-way delay of what this stage sends to the next stage and to the coordinator.
+    trees: spans may be token trees, of one slot.
     """
 
     stage: int
@@ -39,6 +40,7 @@ class Assignment(msgspec.Struct, frozen=True):
     dtype: str
     next_delay_ms: float = 0.0
     return_delay_ms: float = 0.0
+    trees: bool = False
 
 
 class Hello(msgspec.Struct, frozen=True):

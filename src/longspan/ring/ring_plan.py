@@ -25,7 +25,10 @@ class StagePlace:
 
 @dataclasses.dataclass(frozen=True)
 class RingPlan:
-    """What forming a ring needs. ring: its identity, new each time. dtype: of activations on the wire."""
+    """What forming a ring needs.
+
+    ring: its identity, new each time. dtype: of activations on the wire. trees: spans may be token trees.
+    """
 
     ring: str
     places: tuple[StagePlace, ...]
@@ -33,6 +36,7 @@ class RingPlan:
     cells_per_slot: int
     dtype: str
     delay_ms: float
+    trees: bool = False
 
     def delay_between(self, sender: StagePlace | None, receiver: StagePlace | None) -> float:
         """Emulated one-way delay in milliseconds; None stands for the coordinator."""

@@ -7,7 +7,9 @@ refuses by one rule, whatever does the arithmetic.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+from collections.abc import Sequence
 
 from longspan.errors import ProtocolError, RequestError
 from longspan.runtime.base import Capacity
@@ -99,8 +101,9 @@ class SlotBook:
                 failures.append(SpanFailure(index, reason))
                 continue
             self._trim(span.slot, span.start, actions)
-            if span.parents is None:
-                self.tokens[span.slot].extend(span.tokens)
+            # Of a tree, the rows before its first fork lie in order, and stay.
+            kept = len(span.tokens) if span.parents is None else stem_length(span.parents)
+            self.tokens[span.slot].extend(span.tokens[:kept])
             self._cells[span.slot] = span.start + len(span.tokens)
             runnable.append((index, first, span))
         return SlotPlan(tuple(actions), tuple(runnable), tuple(failures))
@@ -197,6 +200,18 @@ class SlotBook:
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self._capacity.slots:
             raise ProtocolError(f"slot {slot} does not exist, this stage has slots 0 to {self._capacity.slots - 1}")
+
+
+def stem_length(parents: Sequence[int]) -> int:
+    """Rows of a tree from its root to the first fork.
+
+    parents: index of each row's parent, -1 for the root, in topological order; not empty.
+    """
+    children = collections.Counter(parents)
+    rows = 0
+    while rows < len(parents) and parents[rows] == rows - 1 and children[rows - 1] == 1:
+        rows += 1
+    return rows
 
 
 def _slots_of(operation: Operation) -> tuple[int, ...]:

@@ -136,13 +136,20 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The token that the last stage sampled after row `row` of span `span` (indices of the iteration)."""
+    """The token that the last stage sampled, or was given, after row `row` of span `span` (indices of the
+    iteration).
+
+    draft: tokens that the head expects to follow it, a chain. For a tree of drafts, parents: index of each one's
+    parent in `draft`, -1 for the sampled token; chances: that all drafts up to each are right.
+    """
 
     span: int
     row: int
     token: int
     logprob: TokenLogprob | None = None
     draft: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    chances: tuple[float, ...] = ()
 
 
 class SpanFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -74,7 +74,11 @@ def grow(
                 if share > 0
             ]
         likeliest = heapq.nlargest(breadth, range(first, len(found)), key=lambda index: found[index].chance)
-        level = [(index, found[index].path, found[index].chance) for index in likeliest]
+        # What would be found below a node that is less likely than enough others could not be chosen.
+        needed = heapq.nlargest(nodes, (node.chance for node in found))
+        least = needed[-1] if needed and len(needed) == nodes else 0.0
+        hopeful = [index for index in likeliest if found[index].chance > least]
+        level = [(index, found[index].path, found[index].chance) for index in hopeful]
         if not level:
             break
     whole = Tree(

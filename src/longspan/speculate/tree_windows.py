@@ -110,7 +110,8 @@ class TreeWindows:
             sequence.dispatched = len(sequence.tokens) - 1
             self._ledger.committed(len(span.tokens), len(committed), len(committed) - 1)
         if committed:
-            self._tree = NO_TREE
+            last = committed[-1]
+            self._tree = Tree(last.draft, last.parents, last.chances) if last.parents else NO_TREE
         return tuple(committed)
 
     def forget(self) -> None:

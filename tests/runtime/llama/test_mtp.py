@@ -19,6 +19,7 @@ from longspan.model.storage import CACHE_VARIABLE
 from longspan.ring.llama_loader import LlamaLoader
 from longspan.ring.messages import Assignment
 from longspan.runtime.llama import mtp
+from longspan.runtime.llama.head_tree import TREE_NODES
 from longspan.runtime.llama.mtp import Draft, MtpDrafter
 from longspan.runtime.llama.runtime import LlamaRuntime
 from longspan.runtime.slots import KvCopy, KvTrim, SlotPlan
@@ -60,13 +61,22 @@ def head(folder: Path, source: GgufSource) -> MtpHead:
 class Driver:
     """A drafter that is fed by hand. texts, states: by slot, what was committed, from the first row on."""
 
-    def __init__(self, source: GgufSource, head: MtpHead, least_chance: float = 0.0) -> None:
+    def __init__(
+        self, source: GgufSource, head: MtpHead, least_chance: float = 0.0, *, trees: bool = False
+    ) -> None:
         stage = source.stage_file(0, source.description.layers)
         model = compose_draft_model(
             head, stage, source.token_embedding(), source.digest, block_type="F32", vocabulary_type="F32"
         )
         self.drafter = MtpDrafter(
-            load_library(), model, slots=SLOTS, threads=1, length=LENGTH, top=8, least_chance=least_chance
+            load_library(),
+            model,
+            slots=1 if trees else SLOTS,
+            threads=1,
+            length=LENGTH,
+            top=8,
+            least_chance=least_chance,
+            trees=trees,
         )
         self._reference = ReferenceHead(head, model.embedding, model.output)
         self._random = np.random.default_rng(3)
@@ -152,6 +162,21 @@ class Driver:
                 break
         return compared
 
+    def tree_agrees(self, draft: Draft) -> int:
+        """Compare every path of a tree on slot 0 with the reference; gives how many nodes were compared."""
+        tokens, states = self.tokens[0], np.stack(self.states[0])
+        allowed = sorted(set(range(COMMON)) | self.words(0))
+        for node, chance in enumerate(draft.chances):
+            path: list[int] = []
+            place = node
+            while place >= 0:
+                path.insert(0, draft.tokens[place])
+                place = draft.parents[place]
+            steps = self._reference.chain(tokens, states, len(path), allowed, path)
+            shares = [chances[allowed.index(token)] for token, (_, chances) in zip(path, steps, strict=True)]
+            assert abs(chance - float(np.prod(shares))) < MARGIN
+        return len(draft.tokens)
+
     def words(self, slot: int) -> set[int]:
         """Uncommon tokens that were seen in the slot's text, rejected drafts included."""
         return set(self.drafter._lexicons[slot].tokens.tolist())
@@ -175,6 +200,24 @@ def test_drafts_are_those_of_the_formulas(driver: Driver) -> None:
         assert [sample.draft for sample in samples if sample.draft] == [driver.drafts[0].tokens]
         assert samples[accepted].draft == driver.drafts[0].tokens
     assert compared > 15
+
+
+def test_every_path_of_a_tree_has_the_chance_of_the_formulas(source: GgufSource, head: MtpHead) -> None:
+    driver = Driver(source, head, trees=True)
+    try:
+        compared = 0
+        for accepted, rejected in [(0, 0), (3, 0), (1, 2)]:
+            samples = driver.run((0, accepted, rejected))
+            (draft,) = driver.drafts
+            tip = samples[accepted]
+            assert (tip.draft, tip.parents, tip.chances) == (draft.tokens, draft.parents, draft.chances)
+            assert max(draft.parents) > 0, "nothing was expanded"
+            compared += driver.tree_agrees(draft)
+            likeliest = [chance for chance, parent in zip(draft.chances, draft.parents, strict=True) if parent < 0]
+            assert likeliest == sorted(likeliest, reverse=True)
+        assert compared == 3 * TREE_NODES
+    finally:
+        driver.drafter.close()
 
 
 def test_slots_draft_together_as_they_do_alone(driver: Driver) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import POINTER, c_float, c_int8, c_int32
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,8 @@ class LlamaContext:
         self._sequence_ids = np.zeros(max_rows, np.int32)
         self._counts = np.ones(max_rows, np.int32)
         self._outputs = np.zeros(max_rows, np.int8)
-        addresses = self._sequence_ids.ctypes.data + 4 * np.arange(max_rows, dtype=np.uintp)
-        self._sequence_pointers = np.ascontiguousarray(addresses)
+        self._own_pointers = _addresses(self._sequence_ids, np.arange(max_rows))
+        self._sequence_pointers = self._own_pointers.copy()
         self._batch = Batch()
         if self._by_token:
             self._tokens = np.zeros(max_rows, np.int32)
@@ -109,20 +110,31 @@ class LlamaContext:
         positions: npt.NDArray[np.int32],
         slots: npt.NDArray[np.int32],
         outputs: npt.NDArray[np.int8] | None,
+        branches: Sequence[Sequence[int]] | None = None,
     ) -> str:
         """Run the rows; returns an empty string, or why llama.cpp could not.
 
         activations: (rows, width) float32, C order. positions, slots: (rows,). outputs: (rows,) of 0 and 1, or None
-        when every row is an output.
+        when every row is an output. branches: for rows that several sequences of a unified context share, those of
+        each row; `slots` is not looked at then.
         """
         rows = len(positions)
         self._positions[:rows] = positions
-        self._sequence_ids[:rows] = slots
+        if branches is None:
+            self._sequence_ids[:rows] = slots
+        else:
+            counts = [len(sequences) for sequences in branches]
+            shared = np.array([sequence for sequences in branches for sequence in sequences], np.int32)
+            self._counts[:rows] = counts
+            self._sequence_pointers[:rows] = _addresses(shared, np.cumsum([0, *counts[:-1]]))
         self._outputs[:rows] = 1 if outputs is None else outputs
         self._batch.n_tokens = rows
         if not self._by_token:
             self._batch.embd = ctypes.cast(activations.ctypes.data, POINTER(c_float))
         status: int = self._library.llama_decode(self._context, self._batch)
+        if branches is not None:
+            self._counts[:rows] = 1
+            self._sequence_pointers[:rows] = self._own_pointers[:rows]
         if status == 0:
             return ""
         meaning = {1: "no room in the KV cache", 2: "aborted", -1: "the batch was refused", -2: "out of memory"}
@@ -173,6 +185,10 @@ class LlamaContext:
         self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
         self.trim(target, length)
 
+    def share(self, source: int, target: int) -> None:
+        """Let the sequence `target` of a unified context hold all cells of `source` too."""
+        self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+
     def remove(self, slot: int, start: int, end: int) -> None:
         """Remove the positions [start, end) of `slot` and move the later ones down to close the gap."""
         self._library.llama_memory_seq_rm(self._memory, slot, start, end)
@@ -190,3 +206,9 @@ class LlamaContext:
             self._library.llama_free(context)
         if model:
             self._library.llama_model_free(model)
+
+
+def _addresses(values: npt.NDArray[np.int32], places: npt.NDArray[np.intp]) -> npt.NDArray[np.uintp]:
+    """Where the values at these places lie in memory."""
+    found: npt.NDArray[np.uintp] = values.ctypes.data + 4 * places.astype(np.uintp)
+    return found

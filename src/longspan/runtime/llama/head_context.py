@@ -73,6 +73,11 @@ class HeadContext:
             self._context.trim(slot, self._prefix + rows)
             self.lengths[slot] = rows
 
+    def fork(self, source: int, target: int) -> None:
+        """Let the empty slot `target` begin with all rows of `source`; the rows are not copied."""
+        self._context.share(source, target)
+        self.lengths[target] = self.lengths[source]
+
     def drop_oldest(self, slot: int, rows: int) -> None:
         """Remove the first `rows` rows of a slot; the later ones move up."""
         self._context.remove(slot, self._prefix, self._prefix + rows)

@@ -19,8 +19,10 @@ from longspan.model.draft_model import DraftModel
 from longspan.runtime.draft_lexicon import DraftLexicon
 from longspan.runtime.draft_stream import DraftStream, Hidden, Path, committed_path
 from longspan.runtime.llama.head_context import MAX_ROWS, Array, HeadContext
+from longspan.runtime.llama.head_tree import TREE_FORKS, HeadTree
 from longspan.runtime.slots import KvCopy, KvTrim, SlotPlan
 from longspan.schedule.span import DraftRequest, Sample, Span
+from longspan.speculate.tree import BRANCHES
 
 DRAFT_LENGTH = 8
 LEAST_CHANCE = 0.05
@@ -45,18 +47,20 @@ class Draft:
 
     chances: of each token, the probability that the head gives it behind those before it. candidates: of each step
     the likeliest tokens and their probabilities, likeliest first.
+    parents: given for a tree, see `schedule.span.Sample`; then `chances` are those of whole paths.
     """
 
     tokens: tuple[int, ...] = ()
     chances: tuple[float, ...] = ()
     candidates: tuple[Candidates, ...] = ()
+    parents: tuple[int, ...] = ()
 
 
 class MtpDrafter:
     """Follows the slots of a stage and drafts from their committed tips. One owner thread, as the stage has.
 
     length: most tokens of a draft. least_chance: a chain ends where the chance that all of it is right falls below
-    this. top: candidates to return for each step, 0 for none.
+    this. top: candidates to return for each step, 0 for none. trees: drafts are token trees, for the one slot.
     failures: drafts that were lost because llama.cpp refused; the slots go on without. seconds: what the head took
     in the last iteration.
     """
@@ -71,6 +75,7 @@ class MtpDrafter:
         length: int = DRAFT_LENGTH,
         least_chance: float = LEAST_CHANCE,
         top: int = 0,
+        trees: bool = False,
     ) -> None:
         self._length = length
         self._least_chance = least_chance
@@ -82,7 +87,9 @@ class MtpDrafter:
         common = np.zeros(model.output.vocabulary, np.bool_)
         common[model.vocabulary] = True
         self._lexicons = [DraftLexicon(model.output, common) for _ in range(slots)]
-        self._head = HeadContext(library, model, slots=slots, cells=WINDOW + length, threads=threads)
+        forks = TREE_FORKS if trees else 0
+        self._head = HeadContext(library, model, slots=slots + forks, cells=WINDOW + length, threads=threads)
+        self._work = self._tree if trees else self._chain
 
     def close(self) -> None:
         """Release model and context."""
@@ -137,7 +144,7 @@ class MtpDrafter:
 
     def draft(self, slots: Sequence[int]) -> list[Draft]:
         """A draft for each of the slots, which hold at least one row that waits; all slots step together."""
-        return self._guard(slots, self._chain) or [Draft()] * len(slots)
+        return self._guard(slots, self._work) or [Draft()] * len(slots)
 
     def _guard(self, slots: Sequence[int], work: Callable[[Sequence[int]], _Result]) -> _Result | None:
         """Do work; when llama.cpp refuses, the slots lose what the head has seen, and nothing else happens."""
@@ -148,6 +155,7 @@ class MtpDrafter:
             self.failures += 1
             for slot in slots:
                 self._streams[slot].lose()
+            for slot in range(len(self._head.lengths)) if self._work == self._tree else slots:
                 self._head.trim(slot, 0)
             return None
         finally:
@@ -200,6 +208,25 @@ class MtpDrafter:
         for slot in slots:
             self._head.trim(slot, self._streams[slot].fed)
         return [chain.draft() for chain in chains.values()]
+
+    def _tree(self, slots: Sequence[int]) -> list[Draft]:
+        (slot,) = slots
+        logits, states = self._feed(slots)
+        lexicon = self._lexicons[slot]
+        tree = HeadTree(self._head, slot, first_fork=len(self._streams)).grow(
+            states[0], logits[0], lambda state, scores: self._likeliest(lexicon, state, scores)
+        )
+        self._head.trim(slot, self._streams[slot].fed)
+        return [Draft(tree.tokens, tree.chances, (), tree.parents)]
+
+    def _likeliest(self, lexicon: DraftLexicon, state: Array, logits: Array) -> Candidates:
+        """The likeliest tokens of a step and their probabilities, likeliest first."""
+        scores = np.concatenate([logits, lexicon.logits(state)])
+        weights = np.exp(scores - scores.max())
+        likeliest = np.argpartition(weights, -BRANCHES)[-BRANCHES:]
+        likeliest = likeliest[np.argsort(-weights[likeliest])]
+        words = [self._token(lexicon, place) for place in likeliest.tolist()]
+        return tuple(zip(words, (weights[likeliest] / weights.sum()).tolist(), strict=True))
 
     def _extend(
         self, chains: dict[int, _Chain], slots: Sequence[int], logits: Array, states: Array
@@ -257,4 +284,5 @@ def _asks(span: Span, path: Path) -> bool:
 def _with_draft(sample: Sample, draft: Draft | None) -> Sample:
     if draft is None or not draft.tokens:
         return sample
-    return Sample(sample.span, sample.row, sample.token, sample.logprob, draft.tokens)
+    chances = draft.chances if draft.parents else ()
+    return Sample(sample.span, sample.row, sample.token, sample.logprob, draft.tokens, draft.parents, chances)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from longspan.errors import LongspanError, ProtocolError
+from longspan.errors import LongspanError, ProtocolError, UsageError
 from longspan.llamacpp.library import Library
 from longspan.model.draft_model import DraftModel
 from longspan.model.grammar import GrammarError, GrammarVocabulary
 from longspan.runtime.answer_grammars import AnswerGrammars
 from longspan.runtime.base import Activations, Capacity, StageOutput, StageRuntime
 from longspan.runtime.llama import note
+from longspan.runtime.llama.branches import MOST_BRANCHES, Branches
 from longspan.runtime.llama.context import LlamaContext
 from longspan.runtime.llama.exactness import Exactness, ExactnessProbe
 from longspan.runtime.llama.graph_tap import GraphTap
@@ -45,6 +46,7 @@ class LlamaRuntime(StageRuntime):
     sampler: turns a row of logits into a token; whoever wants to look at logits hands in his own.
     head: what drafts on the last stage where a span asks for it; None for nothing. draft_length, least_chance: see
     `MtpDrafter`.
+    trees: whether spans may be token trees. Then there is one slot, in a cache that its branches share.
     vocabulary: opens the vocabulary for answers that follow a grammar, at the first of them; without it their
     spans fail.
     """
@@ -68,7 +70,10 @@ class LlamaRuntime(StageRuntime):
         draft_length: int = DRAFT_LENGTH,
         least_chance: float = LEAST_CHANCE,
         vocabulary: Callable[[], GrammarVocabulary] | None = None,
+        trees: bool = False,
     ) -> None:
+        if trees and slots != 1:
+            raise UsageError(f"a stage that runs token trees has one slot, not {slots}")
         check_memory(library, path, slots, cells_per_slot)
         self._last = last
         self._sampler = sampler
@@ -79,23 +84,32 @@ class LlamaRuntime(StageRuntime):
         # Every row of a stage that is not the last is an output, or llama.cpp prunes it before the residual.
         outputs = min(max_rows, max(slots, MAX_SAMPLES)) if last else max_rows
         self._max_samples = outputs
+        sequences = slots + (MOST_BRANCHES if trees else 0)
         self._context = LlamaContext(
             library,
             path,
-            slots=slots,
-            cells=cells_per_slot,
+            slots=sequences,
+            cells=-(-(cells_per_slot + max_rows) // sequences) if trees else cells_per_slot,
+            unified=trees,
             threads=threads,
             max_rows=max_rows,
             max_outputs=outputs,
             callback=self._tap.callback if self._tap else None,
             by_token=input_tensor is not None,
         )
+        self._branches = Branches(self._context) if trees else None
         self._drafter: MtpDrafter | None = None
         try:
             exactness = self._exactness(library, path, threads, max_rows, drafts=last and head is not None)
             if last and head is not None:
                 self._drafter = MtpDrafter(
-                    library, head, slots=slots, threads=threads, length=draft_length, least_chance=least_chance
+                    library,
+                    head,
+                    slots=slots,
+                    threads=threads,
+                    length=draft_length,
+                    least_chance=least_chance,
+                    trees=trees,
                 )
         except BaseException:
             self._context.close()
@@ -140,7 +154,7 @@ class LlamaRuntime(StageRuntime):
     def run(
         self, iteration: Iteration, activations: Activations, failed: frozenset[int] = frozenset()
     ) -> StageOutput:
-        """Run one iteration; see `StageRuntime.run`. Chains only: the streams of this runtime hold no trees."""
+        """Run one iteration; see `StageRuntime.run`. Trees only where they were asked for."""
         self._check(iteration, activations)
         plan = self._book.begin(iteration, failed)
         for action in plan.actions:
@@ -192,13 +206,15 @@ class LlamaRuntime(StageRuntime):
             raise ProtocolError(
                 f"{wanted} rows to sample in one iteration, at most {self._max_samples} are allowed"
             )
-        if any(span.parents is not None for span in iteration.spans):
+        if self._branches is None and any(span.parents is not None for span in iteration.spans):
             raise ProtocolError("a token tree came to a stage that keeps exact streams and runs chains only")
 
     def _act(self, action: KvTrim | KvCopy) -> None:
         if self._drafter is not None:
             self._drafter.act(action)
         if isinstance(action, KvTrim):
+            if self._branches is not None:
+                self._branches.take_back()
             self._context.trim(action.slot, action.keep)
         else:
             self._context.copy(action.source, action.target, action.length)
@@ -207,17 +223,20 @@ class LlamaRuntime(StageRuntime):
         """Run the rows; an empty string, or why that was not possible."""
         tap = self._tap
         outputs = rows.outputs() if self._last else None
+        parents = rows.spans[0].parents
+        branches = self._branches.lend(parents) if self._branches is not None and parents is not None else None
         if tap is None:
-            return self._context.decode(inputs, rows.positions, rows.slots, outputs)
+            return self._context.decode(inputs, rows.positions, rows.slots, outputs, branches)
         written = rows.computed_order(inputs) if tap.writes else inputs
         for _ in range(2):
             tap.prepare(written, len(rows.parts))
-            failure = self._context.decode(inputs, rows.positions, rows.slots, outputs)
+            failure = self._context.decode(inputs, rows.positions, rows.slots, outputs, branches)
             if failure or tap.finish(rows.count, len(rows.parts)):
                 return failure
             # The graph was not the one that was learned: run the same rows again, this time looking at names.
             for span in rows.spans:
-                self._context.trim(span.slot, span.start)
+                for sequence in range(1 + self._branches.used) if self._branches is not None else (span.slot,):
+                    self._context.trim(sequence, span.start)
         return "llama.cpp did not compute the input or residual tensor of this stage"
 
     def _not_finite(self, plan: SlotPlan, output: Activations) -> tuple[SpanFailure, ...]:
