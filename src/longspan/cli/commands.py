@@ -46,6 +46,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("serve", "longspan.cli.serve:serve", SERVE, "serve a model over the OpenAI API"),
     Command("plan", "longspan.cli.plan:plan", SERVE, "who gets which layers, and how fast that will be"),
     Command("stage", "longspan.cli.stage:stage", SERVE, "hold some layers for a coordinator elsewhere"),
+    Command("up", "longspan.cli.up:up", SERVE, "start the stages of a ring on other machines, over SSH"),
     Command("keys init", "longspan.cli.keys:keys_init", SERVE, "make an authority and a certificate for each node"),
     Command("keys add", "longspan.cli.keys:keys_add", SERVE, "make or renew the certificate of one node"),
     Command("keys show", "longspan.cli.keys:keys_show", SERVE, "names, fingerprints and ends of certificates"),

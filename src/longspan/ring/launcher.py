@@ -17,7 +17,8 @@ from longspan.ring.stage_process import StageOptions
 
 START_SECONDS = 60.0
 STOP_SECONDS = 3.0
-_PREFIX = "stage listening on "
+LISTENING = "stage listening on "
+"""What a stage says on its standard output as soon as it can be called; the address follows."""
 
 log = logging.getLogger(__name__)
 
@@ -94,12 +95,12 @@ class LocalStage(StageHandle):
                 line = (await self._process.stdout.readline()).decode().strip()
         except TimeoutError:
             raise RingError(f"stage {self._index} did not listen within {START_SECONDS:g} s of its start") from None
-        if not line.startswith(_PREFIX):
+        if not line.startswith(LISTENING):
             await self._process.wait()
             await self._relay
             said = "\n".join(self._last_lines) or line or f"exit code {self._process.returncode}"
             raise RingError(f"stage {self._index} could not start: {said}")
-        self.address = parse_address(line.removeprefix(_PREFIX))
+        self.address = parse_address(line.removeprefix(LISTENING))
 
     async def stop(self) -> None:
         """See `StageHandle.stop`."""
