@@ -15,11 +15,12 @@ from longspan.cli.main import main
 from longspan.engine import Engine, EngineOptions
 from longspan.errors import UsageError
 from longspan.observe.chrome_trace import chrome_trace
-from longspan.schedule.clocks import estimate_clocks
 from longspan.observe.intervals import common, length, merged, seconds_by_count
+from longspan.observe.otlp import otlp_trace
 from longspan.observe.timeline import timeline
 from longspan.observe.timeline_figures import timeline_figures
 from longspan.request import GenerationRequest
+from longspan.schedule.clocks import estimate_clocks
 from longspan.schedule.span import Phase
 from longspan.schedule.trace import SpanShape, StageTime, TraceRecord, encode_trace
 from tests.tiny_models import write_tiny_model
@@ -158,7 +159,7 @@ async def test_the_trace_of_a_ring_far_apart(tmp_path: Path, capsys: pytest.Capt
     trace = tmp_path / "trace.jsonl"
     await traced(model, trace, stages=2, delay=30.0)
     perfetto, picture = tmp_path / "perfetto.json", tmp_path / "trace.png"
-    files = ["--perfetto", str(perfetto), "--picture", str(picture)]
+    files = ["--perfetto", str(perfetto), "--picture", str(picture), "--otlp", str(tmp_path / "otlp.json")]
     assert main(["trace", "report", str(trace), *files, "--json"]) == 0
     out = tmp_path / "figures.json"
     out.write_text(capsys.readouterr().out, encoding="utf-8")
@@ -171,6 +172,7 @@ async def test_the_trace_of_a_ring_far_apart(tmp_path: Path, capsys: pytest.Capt
     assert all(abs(stage["offset_ms"]) < 25 for stage in figures["stages"])  # type: ignore[attr-defined]
     assert picture.read_bytes().startswith(b"\x89PNG")
     check_perfetto(perfetto.read_bytes(), stages=2)
+    assert json.loads((tmp_path / "otlp.json").read_bytes())["resourceSpans"]
     assert main(["trace", "report", str(trace)]) == 0
     page = capsys.readouterr().out
     assert "exposed wait" in page and max(map(len, page.splitlines())) <= 100
@@ -213,6 +215,21 @@ def test_traces_that_say_too_little_are_refused(tmp_path: Path) -> None:
     assert main(["trace", "report", str(path)]) == 2
     with pytest.raises(UsageError, match="record it again"):
         timeline([old])
+
+
+def test_otlp_spans_of_two_stages() -> None:
+    found = timeline([record(3, 10.0, [(10.5, 1.0), (12.0, 0.25)], 13.0, useful=1)])
+    (resource,) = json.loads(otlp_trace(found, ended=1_700_000_013.0))["resourceSpans"]
+    (scope,) = resource["scopeSpans"]
+    root, *stages = scope["spans"]
+    assert (root["startTimeUnixNano"], root["endTimeUnixNano"]) == ("1700000010000000000", "1700000013000000000")
+    assert "parentSpanId" not in root and len(root["traceId"]) == 32
+    assert {stage["parentSpanId"] for stage in stages} == {root["spanId"]}
+    assert len({span["spanId"] for span in scope["spans"]}) == 3
+    seconds = [(int(stage["endTimeUnixNano"]) - int(stage["startTimeUnixNano"])) / 1e9 for stage in stages]
+    assert seconds == pytest.approx([1.0, 0.25])
+    facts = {entry["key"]: entry["value"] for entry in root["attributes"]}
+    assert facts["longspan.iteration"] == {"intValue": "3"} and facts["longspan.useful_rows"] == {"intValue": "1"}
 
 
 def test_a_chrome_trace_of_one_trip() -> None:

@@ -115,7 +115,7 @@ async def bench_profile(
         await engine.stop()
     if not gaps or not records:
         raise LongspanError("the answer came in one piece, so there is nothing between two tokens to look at")
-    added = 0.0
+    added = None
     if http:
         report("HTTP")
         api = await bench_api(model, streams=(1,), tokens=tokens, rounds=rounds, threads=threads, report=report)
@@ -133,7 +133,7 @@ def _decoding(records: Sequence[TraceRecord]) -> list[TraceRecord]:
 
 
 def _parts(
-    watch: Stopwatch, records: Sequence[TraceRecord], token_ms: float, http_ms: float, tokens: int
+    watch: Stopwatch, records: Sequence[TraceRecord], token_ms: float, http_ms: float | None, tokens: int
 ) -> tuple[ProfilePart, ...]:
     own = {name: 1000 * seconds / tokens for name, seconds in watch.seconds.items()}
     found: list[tuple[str, str, float]] = [
@@ -166,7 +166,7 @@ def _parts(
         (BESIDE, DETOKENISE, detokenise),
         (BESIDE, TEXTS, max(0.0, texts - detokenise)),
     ]
-    if http_ms:
+    if http_ms is not None:
         found.append((BESIDE, "HTTP", http_ms))
     return tuple(ProfilePart(group, name, ms, ms / token_ms) for group, name, ms in found)
 

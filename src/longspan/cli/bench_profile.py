@@ -88,7 +88,7 @@ def bench_profile(
         return
     print(f"a token: {figures.token_ms:.2f} ms; {figures.outside:.1%} of it is neither compute nor on links\n")
     rows = [
-        (part.group, part.name, f"{part.ms:.3f}", f"{part.share:.1%}", "█" * round(40 * part.share))
+        (part.group, part.name, f"{part.ms:.3f}", f"{part.share:.1%}", "█" * round(30 * part.share))
         for part in figures.parts
     ]
     print(format_table(("who", "what", "ms", "share", ""), rows))

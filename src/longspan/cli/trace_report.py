@@ -16,6 +16,7 @@ def trace_report(
     /,
     *,
     perfetto: Path | None = None,
+    otlp: Path | None = None,
     picture: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -33,12 +34,15 @@ def trace_report(
         The trace.
     perfetto
         Write the timeline for ui.perfetto.dev or chrome://tracing.
+    otlp
+        Write OpenTelemetry spans, as OTLP's JSON; they end when the file was last written.
     picture
         Draw its end (needs matplotlib: the extra "pictures").
     json
         Print the figures as JSON.
     """
     from longspan.observe.chrome_trace import chrome_trace
+    from longspan.observe.otlp import otlp_trace
     from longspan.observe.timeline import timeline
     from longspan.observe.timeline_figures import timeline_figures
     from longspan.observe.timeline_picture import draw_timeline
@@ -48,6 +52,8 @@ def trace_report(
     figures = timeline_figures(found)
     if perfetto is not None:
         write_result(perfetto, chrome_trace(found))
+    if otlp is not None:
+        write_result(otlp, otlp_trace(found, ended=file.stat().st_mtime))
     if picture is not None:
         draw_timeline(found, picture)
     if json:
