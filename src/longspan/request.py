@@ -54,8 +54,21 @@ class Piece(msgspec.Struct, frozen=True):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
+class DraftFigures(msgspec.Struct, frozen=True):
+    """What became of the drafts of one answer, by the windows that counted.
+
+    windows: traversals of the ring, those without drafts too. drafts: sent in them. accepted: of those, committed.
+    histogram: windows by the number of drafts that were accepted, from 0.
+    """
+
+    windows: int
+    drafts: int
+    accepted: int
+    histogram: tuple[int, ...]
+
+
 class Timings(msgspec.Struct, frozen=True):
-    """Figures of one finished request. Seconds, measured in the engine."""
+    """Figures of one finished request. Seconds, measured in the engine. drafts: None where none were sent."""
 
     queue_seconds: float
     time_to_first_token_seconds: float
@@ -63,6 +76,7 @@ class Timings(msgspec.Struct, frozen=True):
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
+    drafts: DraftFigures | None = None
 
     @property
     def tokens_per_second(self) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 from longspan.engine.stream import RequestStream
 from longspan.model.detokenizer import IncrementalDetokenizer
 from longspan.model.tokenizer import Tokenizer
-from longspan.request import GenerationRequest, Piece, Timings
+from longspan.request import DraftFigures, GenerationRequest, Piece, Timings
 from longspan.sampling.stop_text import StopMatcher
 from longspan.schedule.events import TokensCommitted
 from longspan.schedule.span import TokenLogprob
@@ -51,6 +52,9 @@ class Answer:
         if figures.first is None:
             figures.first = now
         figures.last = now
+        if event.rows:
+            figures.drafts += event.rows - 1
+            figures.accepted[len(event.tokens) - 1] += 1
         texts: list[str] = []
         taken = 0
         for token in event.tokens:
@@ -90,6 +94,7 @@ class Answer:
             prompt_tokens=len(self.request.prompt),
             cached_tokens=self.cached_tokens,
             generated_tokens=figures.tokens,
+            drafts=figures.of_drafts(),
         )
 
     def status(self, sequence: int, now: float) -> RequestStatus:
@@ -115,3 +120,17 @@ class _Figures:
     first: float | None = None
     last: float = 0.0
     tokens: int = 0
+    drafts: int = 0
+    accepted: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
+
+    def of_drafts(self) -> DraftFigures | None:
+        """What became of the drafts; None where none were sent."""
+        if not self.drafts:
+            return None
+        counts = self.accepted
+        return DraftFigures(
+            counts.total(),
+            self.drafts,
+            sum(accepted * windows for accepted, windows in counts.items()),
+            tuple(counts[accepted] for accepted in range(max(counts) + 1)),
+        )

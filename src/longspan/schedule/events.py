@@ -38,11 +38,15 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
 
 
 class TokensCommitted(msgspec.Struct, frozen=True, gc=False):
-    """Tokens that are final. `logprobs` is parallel to `tokens` when the sampling asks for them, else empty."""
+    """Tokens that are final. `logprobs` is parallel to `tokens` when the sampling asks for them, else empty.
+
+    rows: of the decode or verify span that gave them, one for free and one for each draft; 0 behind a prompt.
+    """
 
     sequence: int
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
+    rows: int = 0
 
 
 class PromptScored(msgspec.Struct, frozen=True, gc=False):

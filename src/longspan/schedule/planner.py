@@ -271,7 +271,8 @@ class Planner:
         if sequence.computed >= sequence.confirm_at:
             self._roster.slots.confirm(sequence)
         if committed:
-            self._roster.events.append(_tokens_committed(sequence.id, committed))
+            rows = len(span.sample_rows) if span.phase.is_exact else 0
+            self._roster.events.append(_tokens_committed(sequence.id, committed, rows))
 
     def abandon(self, now: float, limits: Limits | None = None) -> list[Event]:
         """The ring is lost: nothing in flight comes back, and no stage holds any KV.
@@ -327,12 +328,14 @@ class Planner:
         return snapshot(self._roster, self._pacing, self._counters, len(self._in_flight), now)
 
 
-def _tokens_committed(sequence: int, samples: tuple[Sample, ...]) -> TokensCommitted:
+def _tokens_committed(sequence: int, samples: tuple[Sample, ...], rows: int) -> TokensCommitted:
     if len(samples) == 1:  # the rule for decode rows; worth a short way
         (sample,) = samples
-        return TokensCommitted(sequence, (sample.token,), () if sample.logprob is None else (sample.logprob,))
+        logprobs = () if sample.logprob is None else (sample.logprob,)
+        return TokensCommitted(sequence, (sample.token,), logprobs, rows)
     return TokensCommitted(
         sequence,
         tuple(sample.token for sample in samples),
         tuple(sample.logprob for sample in samples if sample.logprob is not None),
+        rows,
     )
