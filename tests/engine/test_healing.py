@@ -180,7 +180,11 @@ async def test_a_stop_wins_when_its_cancellation_is_lost() -> None:
         return
 
     healing = healing_module.Healing(
-        clear=clear, form=form, on_formed=pytest.fail, on_given_up=lambda error: None, seconds=60.0
+        clear=clear,
+        form=form,
+        on_formed=lambda capacity: pytest.fail("it formed"),
+        on_given_up=lambda error: None,
+        seconds=60.0,
     )
     healing.begin(RingError("lost"))
     await asyncio.sleep(0.05)

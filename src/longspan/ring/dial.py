@@ -47,9 +47,7 @@ async def connect(host: str, port: int, timeout: float, role: Role = "stage") ->
             "and does the firewall let the port through?"
         ) from None
     except OSError as error:
-        raise RingError(
-            f"cannot reach {host}:{port}: {_reason(error)}. Is `{expected}` running there?"
-        ) from None
+        raise RingError(f"cannot reach {host}:{port}: {_reason(error)}. Is `{expected}` running there?") from None
     except (ValueError, OverflowError) as error:
         # A name that no host can have, or a port that does not exist.
         raise RingError(f"cannot reach {host}:{port}: this is not an address ({error})") from None
