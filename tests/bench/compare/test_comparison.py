@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from longspan.bench.compare.arm import read_arm
-from longspan.bench.compare.build import this_build
-from longspan.bench.compare.comparison import Comparison, Pass, differing_answers
+from longspan.bench.compare import comparison
+from longspan.bench.compare.arm import Arm, build_of, read_arm
+from longspan.bench.compare.build import Build, this_build
+from longspan.bench.compare.comparison import Comparison, Pass, Rounds, Workload, differing_answers
 from longspan.bench.compare.contention import Contention, contention
+from longspan.bench.compare.gate import DEFAULT_GATE
 from longspan.bench.load.answer import LoadAnswer
+from longspan.bench.load.datasets import DatasetOrder
 from longspan.cli.main import main
-from longspan.errors import UsageError
+from longspan.errors import LongspanError, UsageError
 from longspan.model.storage import CACHE_VARIABLE
 from tests.tiny_models import write_tiny_model
 
@@ -35,7 +39,14 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
     gate = folder / "gate.toml"
     gate.write_text('[[require]]\nmetric = "output_throughput"\nleast_change = 99.0\n', encoding="utf-8")
     out = folder / "results" / "found"
+    build = asyncio.run(build_of(read_arm(Path(arms[0]))))
+
+    async def unchanged(arm: Arm) -> Build:
+        """Whoever edits the source while the tests run shall not fail this one."""
+        return build
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "build_of", unchanged)
         patch.setenv(CACHE_VARIABLE, str(folder / "cache"))
         code = main(
             [
@@ -55,7 +66,8 @@ def test_a_comparison_keeps_every_request_and_says_what_it_ran_on(compared: tupl
         assert one.contention.most_sequences > 1
     assert found.identical and found.contended and not found.differing
     assert "output_throughput" in {row.metric for row in found.verdicts}
-    assert found.builds[0] == found.builds[1] == this_build()
+    assert found.builds[0] == found.builds[1]
+    assert found.builds[0].libraries == this_build().libraries
     assert found.digests[0] == found.digests[1] != ""
     assert found.machine.cores_usable > 0
 
@@ -114,6 +126,19 @@ def test_an_interpreter_without_longspan_is_told(tmp_path: Path, capsys: pytest.
     arm.write_text('name = "x"\npython = "/bin/false"\n', encoding="utf-8")
     assert main(["bench", "compare", str(arm), str(arm), "--json"]) == 1
     assert "does not run Longspan" in capsys.readouterr().err
+
+
+async def test_a_source_that_changes_meanwhile_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    builds = iter([this_build()] * 2 + [msgspec.structs.replace(this_build(), digest="other")] * 2)
+
+    async def changing(arm: Arm) -> Build:
+        return next(builds)
+
+    monkeypatch.setattr(comparison, "build_of", changing)
+    arms = (Arm("a"), Arm("b"))
+    workload = Workload(dataset=DatasetOrder(name="synthetic-low"), rounds=0)
+    with pytest.raises(LongspanError, match="the source changed"):
+        await Rounds(arms, workload, lambda text: None).compare(DEFAULT_GATE)
 
 
 def test_the_build_says_what_it_is() -> None:
