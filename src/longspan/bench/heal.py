@@ -63,6 +63,9 @@ class _Watched:
         self.longest = 0.0
         self.tokens = 0
 
+    def cancel(self) -> None:
+        self._stream.cancel()
+
     async def follow(self) -> None:
         async for piece in self._stream:
             now = time.perf_counter()
@@ -161,10 +164,10 @@ async def _one_loss(engine: Engine, marks: _Marks, streams: int, number: int) ->
     except TimeoutError:
         raise RingError(f"the ring has not healed within {HEAL_SECONDS:g} s") from None
     finally:
-        for task in following:
-            task.cancel()
-        await asyncio.gather(*following, return_exceptions=True)
-        await _until(lambda: engine.statistics().running == 0)
+        for each in watched:
+            each.cancel()
+        async with asyncio.timeout(HEAL_SECONDS):
+            await asyncio.gather(*following, return_exceptions=True)
 
 
 def _request(chance: random.Random) -> GenerationRequest:
