@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,11 +16,13 @@ from longspan.errors import ProtocolError, RingError, UsageError
 from longspan.ring import membership as membership_module
 from longspan.ring.dial import connect
 from longspan.ring.frame import PROTOCOL_VERSION, Kind
+from longspan.ring.keys import create_authority, create_node
 from longspan.ring.member_messages import JOIN, LEASE, HeldLayers, Join
 from longspan.ring.membership import Membership
 from longspan.ring.messages import Hello, Refuse, decode, encode
 from longspan.ring.registrar import Registrar
 from longspan.ring.seating import Member
+from longspan.ring.security import Security, SecurityOptions, load_security
 from longspan.ring.tcp import TcpLink
 
 DIGEST = "ab" * 32
@@ -194,6 +197,37 @@ async def test_a_lease_of_somebody_else_is_not_renewed() -> None:
         with pytest.raises(RingError):
             await asyncio.wait_for(link.receive(), 5)
         assert door.members == ()
+
+
+async def test_certificates_say_who_joins(tmp_path: Path) -> None:
+    """Only stages of the same authority come in, under the name that their certificate has."""
+    for ring in ("ours", "theirs"):
+        create_authority(tmp_path / ring)
+        create_node(tmp_path / ring, "coordinator", "coordinator")
+        create_node(tmp_path / ring, "garage", "stage")
+
+    def security(node: str) -> Security:
+        return load_security(SecurityOptions(str(tmp_path / node)))
+
+    tasks = []
+    async with registrar(security=security("ours/coordinator")) as door:
+        for node in ("ours/garage", "theirs/garage", "ours/coordinator"):
+            found = Membership(
+                ("127.0.0.1", door.port),
+                "anything",
+                "",
+                7000,
+                digest="",
+                held=lambda: None,
+                security=security(node),
+            )
+            tasks.append(asyncio.create_task(found.run()))
+        await until(lambda: door.members)
+        await asyncio.sleep(0.5)
+        assert [member.name for member in door.members] == ["garage"]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_port_that_is_taken_is_said() -> None:

@@ -16,8 +16,10 @@ from longspan.placement.node import COORDINATOR
 from longspan.placement.placement import place
 from longspan.ring import survey_server
 from longspan.ring.frame import Frame, Kind
+from longspan.ring.keys import create_authority, create_node
 from longspan.ring.launcher import LocalLauncher
 from longspan.ring.model_shape import shape_of
+from longspan.ring.security import SecurityOptions, load_security
 from longspan.ring.stage_process import StageOptions
 from longspan.ring.stage_server import StageServer
 from longspan.ring.survey_client import probed_layers, survey_nodes
@@ -46,6 +48,25 @@ async def test_what_does_not_grow_with_the_layers_belongs_to_the_iteration() -> 
         assert 0 < network.between(*pair).seconds < 0.05
     assert any("measuring the output matrix" in text and text.startswith(names[0]) for text in texts)
     assert (slow.open, quick.open) == (0, 0)
+
+
+async def test_only_a_coordinator_asks_and_only_stages_measure_their_way(tmp_path: Path) -> None:
+    create_authority(tmp_path / "keys")
+    create_node(tmp_path / "keys", "coordinator", "coordinator")
+    create_node(tmp_path / "keys", "garage", "stage")
+    coordinator, garage = (
+        load_security(SecurityOptions(str(tmp_path / "keys" / name))) for name in ("coordinator", "garage")
+    )
+    servers = [StageServer(ScriptedLoader(), garage) for _ in range(2)]
+    try:
+        for server in servers:
+            await server.start("127.0.0.1", 0)
+        nodes, network = await survey_nodes(addresses(servers), SHAPE, security=coordinator)
+        assert (min(node.name for node in nodes), max(node.name for node in nodes)) in network.links
+        with pytest.raises(RingError, match="only that of a coordinator may ask for this"):
+            await survey_nodes(addresses(servers), SHAPE, security=garage)
+    finally:
+        await asyncio.gather(*(server.close() for server in servers))
 
 
 async def test_a_stage_that_serves_is_not_measured() -> None:
