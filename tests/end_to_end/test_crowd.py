@@ -18,7 +18,7 @@ import pytest
 from longspan.cli.local_server import local_server
 from tests.end_to_end.test_openai_client import MODEL, QUESTIONS, messages
 
-SLOTS, WAITING = 8, 24
+SLOTS, WAITING = 8, 48
 CLIENTS = 64
 LEAVING = 1 / 3
 MOST_GROWTH = 0.05
@@ -55,7 +55,7 @@ def crowded() -> Iterator[str]:
         yield server.url
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seconds", [pytest.param(120.0, marks=pytest.mark.soak)])
 async def test_a_crowd_of_which_a_third_leaves(crowded: str, seconds: float) -> None:
     async with httpx.AsyncClient(
@@ -68,8 +68,8 @@ async def test_a_crowd_of_which_a_third_leaves(crowded: str, seconds: float) -> 
         await asyncio.gather(*(ask_until(ends, client, number, alone, tally) for number in range(CLIENTS)))
         memory = await watching
         assert tally.odd == []
-        assert tally.complete > CLIENTS
-        assert tally.left > CLIENTS / 4
+        assert tally.complete > 2 * SLOTS
+        assert tally.left > SLOTS
         assert tally.refused > 0
         await all_slots_are_free(client)
         # Whoever asks now gets what he got before.
@@ -99,7 +99,9 @@ async def ask_until(
                 tally.odd.append(f"{response.status_code}: {response.text}")
                 return
             tally.refused += 1
-            await asyncio.sleep(float(response.headers["retry-after"]))
+            wait = float(response.headers["retry-after"])
+            assert wait >= 1
+            await asyncio.sleep(max(0.0, min(wait, ends - time.monotonic())))
             continue
         except (httpx.HTTPError, ValueError) as error:
             tally.odd.append(repr(error))
