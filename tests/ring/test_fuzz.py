@@ -19,10 +19,12 @@ import pytest
 
 from longspan.errors import LongspanError, RingError
 from longspan.ring import stage_client
+from longspan.ring.artifact_messages import CHUNK, WANT, Chunk, Want
 from longspan.ring.assignment import assignment_refusal
 from longspan.ring.dial import connect
-from longspan.ring.frame import MAX_HANDSHAKE_HEADER_BYTES, Frame, Kind
+from longspan.ring.frame import MAX_HANDSHAKE_HEADER_BYTES, PROTOCOL_VERSION, Frame, Kind
 from longspan.ring.keys import create_token
+from longspan.ring.member_messages import JOIN, LEASE, LEAVE, Join, Lease, Leave
 from longspan.ring.messages import (
     Challenge,
     Failed,
@@ -39,6 +41,7 @@ from longspan.ring.messages import (
     encode,
     encode_iteration,
 )
+from longspan.ring.registrar import Registrar
 from longspan.ring.security import OPEN, Security, SecurityOptions, load_security
 from longspan.ring.stage_compute import StageCompute
 from longspan.ring.stage_server import StageServer
@@ -53,7 +56,7 @@ from longspan.schedule.policy import Policy
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.span import Drop, Iteration, IterationResult, Phase, SlotSampling, Span
 from tests.ring.mutation import Mutator
-from tests.ring.scripted_ring import SCRIPT, Coordinator, ScriptedLoader, ring_plan
+from tests.ring.scripted_ring import DIGEST, SCRIPT, Coordinator, ScriptedLoader, ring_plan
 from tests.ring.test_driver import truth
 from tests.ring.test_messages import FRAMES
 from tests.ring.test_stage_server import hello
@@ -70,7 +73,14 @@ SPAN = Span(7, 0, 0, 0, (1, 2, 3), Phase.PREFILL, (2,))
 ITERATION = Iteration(0, (Drop(0),), (SlotSampling(0, SamplingParameters(temperature=0.5)),), (SPAN,))
 RUNS = raw(encode_iteration(ITERATION, np.zeros((3, WIDTH), np.float32), "float32"))
 """An iteration that the stage of these tests can run."""
-RIGHT = [raw(frame) for frame in FRAMES.values()] + [RUNS] * 4
+OTHERS = [
+    WANT.encode(Want("layers/3.gguf", 5)),
+    CHUNK.encode(Chunk(0, 8), b"contents"),
+    JOIN.encode(Join("attic", "0123456789abcdef", "192.0.2.7", 7000)),
+    LEASE.encode(Lease(5.0)),
+    LEAVE.encode(Leave("gone")),
+]
+RIGHT = [raw(frame) for frame in (*FRAMES.values(), *OTHERS)] + [RUNS] * 4
 
 
 class _NoSocket(asyncio.Transport):
@@ -117,6 +127,11 @@ class Parsers:
             Kind.PROOF: lambda frame: decode(frame, Proof),
             Kind.SURVEY: SURVEY.decode,
             Kind.REPORT: REPORT.decode,
+            Kind.WANT: WANT.decode,
+            Kind.CHUNK: CHUNK.decode,
+            Kind.JOIN: JOIN.decode,
+            Kind.LEASE: LEASE.decode,
+            Kind.LEAVE: LEAVE.decode,
         }
         self.refused = self.taken = 0
         self._plan()
@@ -330,6 +345,42 @@ async def test_a_coordinator_that_gets_thousands_of_wrong_frames_ends_every_ring
     monkeypatch.setattr(stage_client, "FIRST_SIGN_SECONDS", 0.2)
     monkeypatch.setattr(stage_client, "LOAD_SECONDS", 0.2)
     await fuzz_coordinator(3_000, 6)
+
+
+async def fuzz_registrar(count: int, seed: int) -> None:
+    """Stages that register nearly right with a coordinator; one that does it right is let in before and after."""
+    member = raw(encode(Hello(PROTOCOL_VERSION, "0", "member", "", "")))
+    join = raw(JOIN.encode(Join("attic", "0123456789abcdef", "192.0.2.7", 7000)))
+    mutator = Mutator(seed, [member, join, join, *RIGHT])
+    chance = random.Random(seed)
+    door = Registrar(DIGEST)
+    await door.start("127.0.0.1", 0)
+    try:
+        for number in range(count + 1):
+            link = await connect("127.0.0.1", door.port, 5.0)
+            assert link._transport is not None
+            right = number in (0, count)
+            link._transport.write(member + join if right else (member * (chance.random() < 0.7)) + mutator.frames())
+            async with asyncio.timeout(5):
+                if right:
+                    LEASE.decode(await link.receive())
+                with contextlib.suppress(TimeoutError, RingError):
+                    async with asyncio.timeout(0.005):
+                        await link.receive()
+            assert len(door.members) <= 256
+            link.abort()
+    finally:
+        await door.close()
+        await asyncio.sleep(0.02)
+
+
+async def test_a_coordinator_that_is_joined_by_wrong_frames_lets_right_ones_in() -> None:
+    await fuzz_registrar(100, 7)
+
+
+@pytest.mark.soak
+async def test_a_coordinator_that_is_joined_by_thousands_of_wrong_frames_lets_right_ones_in() -> None:
+    await fuzz_registrar(4_000, 8)
 
 
 async def test_a_stage_that_hangs_up_in_the_middle_of_a_handshake(token: Security) -> None:

@@ -23,7 +23,9 @@ from longspan.ring.frame import PROTOCOL_VERSION, Kind
 from longspan.ring.handshake import NONCE_BYTES, proof_of
 from longspan.ring.identity import Identity, identity_of, parse_fingerprint
 from longspan.ring.keys import create_authority, create_node, create_token, read_node
+from longspan.ring.member_messages import JOIN, LEASE, Join
 from longspan.ring.messages import Challenge, Hello, Proof, Refuse, decode, encode
+from longspan.ring.registrar import Registrar
 from longspan.ring.security import OPEN, Security, SecurityOptions, check_exposure, is_loopback, load_security
 from longspan.ring.stage_server import StageServer
 from longspan.ring.tcp import TcpLink
@@ -381,6 +383,34 @@ async def test_a_port_scan_and_a_slow_loris_leave_the_stage_unharmed(
             for connection in idle:
                 connection.close()
         assert await answers([server.port], good)
+
+
+async def test_a_port_scan_and_a_slow_loris_leave_the_coordinators_port_unharmed(
+    named: dict[str, Security],
+) -> None:
+    door = Registrar(DIGEST, named["token"])
+    await door.start("127.0.0.1", 0)
+    idle: list[socket.socket] = []
+    try:
+        for number in range(100):
+            scan = await connected_to(door.port)
+            scan.send(b"\x16\x03\x01GET"[: 1 + number % 6])
+            scan.close()
+        idle += [await connected_to(door.port) for _ in range(100)]
+        for connection in idle:
+            with contextlib.suppress(OSError):
+                connection.send(b"\x16", socket.MSG_DONTWAIT)
+        link = await dial("127.0.0.1", door.port, 5.0, named["token"], "coordinator")
+        await link.send(encode(Hello(PROTOCOL_VERSION, "0", "member", "", "")))
+        await link.send(JOIN.encode(Join("attic", "0123456789abcdef", "127.0.0.1", 7000)))
+        LEASE.decode(await answer(link))
+        assert [member.name for member in door.members] == ["attic"]
+        await link.close()
+    finally:
+        for connection in idle:
+            connection.close()
+        await door.close()
+        await asyncio.sleep(0.02)
 
 
 async def test_a_handshake_that_does_not_go_on_is_ended(
