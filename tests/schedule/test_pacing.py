@@ -82,7 +82,7 @@ def test_the_ceiling_and_the_floor_bound_the_allowance() -> None:
 
 def test_a_costly_pass_asks_for_larger_pieces() -> None:
     pacing = Pacing(Policy(joined_floor=0.008, joined_ceiling=0.1))
-    assert pacing.allowance(0.001, 0.005) == EFFICIENT * 0.005
+    assert pacing.allowance(0.001, 0.002) == EFFICIENT * 0.002
 
 
 def test_while_decoding_is_owed_time_only_what_nobody_feels_may_join() -> None:

@@ -84,4 +84,5 @@ COMMANDS: tuple[Command, ...] = (
     Command("trace report", "longspan.cli.trace_report:trace_report", CHECK, "what stages and links did in a run"),
     Command("lab list", "longspan.cli.lab:lab_list", CHECK, "the scenarios and policies there are"),
     Command("lab run", "longspan.cli.lab:lab_run", CHECK, "run a scenario under policies, and compare them"),
+    Command("lab ring", "longspan.cli.lab_ring:lab_ring", CHECK, "compare the lab's ring with a real one"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from longspan.errors import LongspanError, QueueFullError
@@ -49,9 +49,18 @@ class Journey:
 
 
 class Simulation:
-    """One run. The clock jumps from event to event: an arrival, a result, stage 0 becoming free."""
+    """One run. The clock jumps from event to event: an arrival, a result, stage 0 becoming free.
 
-    def __init__(self, planner: Planner, ring: ModelledRing, arrivals: Sequence[Arrival]) -> None:
+    alone: what an arrival gives on its own, by the model of the ring.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        ring: ModelledRing,
+        arrivals: Sequence[Arrival],
+        alone: Callable[[Arrival], Sequence[int]] = lambda arrival: serial_answer(arrival.prompt, arrival.answer),
+    ) -> None:
         self.planner = planner
         self.ring = ring
         self.journeys: list[Journey] = []
@@ -59,6 +68,7 @@ class Simulation:
         self.now = 0.0
         self._arrivals = deque((arrival.at, Journey(arrival)) for arrival in in_order(arrivals))
         self._by_sequence: dict[int, Journey] = {}
+        self._alone = alone
         self._results: deque[tuple[float, IterationResult]] = deque()
 
     def run(self) -> None:
@@ -133,6 +143,6 @@ class Simulation:
 
     def _check_tokens(self) -> None:
         for journey in self.journeys:
-            alone = serial_answer(journey.arrival.prompt, journey.arrival.answer)
-            if journey.tokens != alone[: len(journey.tokens)] or not journey.tokens:
+            alone = self._alone(journey.arrival)
+            if journey.tokens != list(alone[: len(journey.tokens)]) or not journey.tokens:
                 raise LabError(f"the request that arrived at {journey.arrival.at} s has other tokens than alone")

@@ -20,8 +20,8 @@ from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.policy import Policy
 from longspan.schedule.span import CopyPrefix, IterationResult
 
-EFFICIENT = 16
-"""The fixed cost of a piece of prefill may be a sixteenth of it."""
+EFFICIENT = 32
+"""The fixed cost of a piece of prefill may be so small a part of it: what is more is lost to every prompt."""
 
 NOT_LARGER = 1.25
 """Two predicted fixed costs count as equal up to this ratio."""
