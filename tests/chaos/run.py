@@ -21,6 +21,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,12 @@ def body_of(index: int) -> dict[str, Any]:
     return body
 
 
-async def ask(client: httpx.AsyncClient, index: int, outcome: Outcome | None = None) -> list[int]:
+async def ask(
+    client: httpx.AsyncClient,
+    index: int,
+    outcome: Outcome | None = None,
+    on_token: Callable[[], None] = lambda: None,
+) -> list[int]:
     """The tokens of one answer. Raises RuntimeError with the server's words, httpx errors when it is cut off."""
     tokens: list[int] = []
     last = time.monotonic()
@@ -118,6 +124,7 @@ async def ask(client: httpx.AsyncClient, index: int, outcome: Outcome | None = N
                 raise RuntimeError(event["error"]["message"])
             for choice in event["choices"]:
                 tokens += choice.get("token_ids") or []
+                on_token()
     return tokens
 
 
@@ -132,19 +139,21 @@ class Chaos:
         self._running = True
         self._away = False
         self._came_back = 0.0
+        self._progress = [0.0] * STREAMS
         self.outcome = Outcome(stages)
 
     async def run(self, faults: int) -> Outcome:
         started = time.monotonic()
-        await asyncio.gather(*(self._ask_once(index) for index in range(STREAMS)))
+        await asyncio.gather(*(self._ask_once(index, index) for index in range(STREAMS)))
         self.outcome.memory_before = self._memory()
-        streams = [asyncio.create_task(self._stream()) for _ in range(STREAMS)]
+        streams = [asyncio.create_task(self._stream(number)) for number in range(STREAMS)]
         for number in range(faults):
             await asyncio.sleep(self._random.uniform(0.2, 0.8))
             kind = await self._fault()
             happened = time.monotonic()
             await self._until_ready()
             took = time.monotonic() - happened
+            await self._until_progress(time.monotonic())
             self.outcome.recovery[kind] = max(self.outcome.recovery.get(kind, 0.0), took)
             if sys.stderr.isatty() or number % 20 == 19:
                 print(f"{number + 1} faults, {self.outcome.finished} requests", file=sys.stderr, flush=True)
@@ -161,19 +170,22 @@ class Chaos:
 
     # ------------------------------------------------------------------------------------------------- requests
 
-    async def _stream(self) -> None:
+    async def _stream(self, stream: int) -> None:
         while self._running:
             if self._away:
                 await asyncio.sleep(0.1)
             else:
-                await self._ask_once(next(self._numbers))
+                await self._ask_once(next(self._numbers), stream)
 
-    async def _ask_once(self, number: int) -> None:
+    async def _ask_once(self, number: int, stream: int) -> None:
+        def progress() -> None:
+            self._progress[stream] = time.monotonic()
+
         outcome, index = self.outcome, number % len(self._expected)
         asked = time.monotonic()
         try:
             async with httpx.AsyncClient(base_url=self._ring.url, timeout=150) as client:
-                tokens = await ask(client, index, outcome)
+                tokens = await ask(client, index, outcome, progress)
         except (httpx.HTTPError, RuntimeError) as error:
             if self._away or asked <= self._came_back:
                 outcome.lost_with_coordinator += 1
@@ -185,6 +197,14 @@ class Chaos:
         outcome.finished += 1
         outcome.tokens += len(tokens)
         outcome.wrong += tokens != self._expected[index]
+
+    async def _until_progress(self, since: float, seconds: float = 30.0) -> None:
+        """Wait until every stream has a token more: what a request is lost by four times in a row, before it has
+        come one token further, is held to be its own fault."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while min(self._progress) < since:  # noqa: ASYNC110 - of many streams
+                    await asyncio.sleep(0.05)
 
     async def _until_ready(self, seconds: float = 60.0) -> None:
         """Wait until the ring serves again, so that every fault meets a ring that works."""
