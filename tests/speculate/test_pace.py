@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from longspan.schedule.request import SequenceRequest
@@ -38,7 +39,7 @@ def stream(chance: float, books: CommonBooks) -> Windows:
 
 def measured(pace: AutoPace, link: float) -> None:
     for _ in range(60):
-        pace.measured(link + 2 * 0.0042, timings(), 1, False)
+        pace.measured(link + 2 * 0.0042, timings(), 1)
 
 
 def test_fixed_is_fixed() -> None:
@@ -52,7 +53,7 @@ def test_nothing_is_sent_ahead_before_anything_was_measured() -> None:
     pace = AutoPace(CommonBooks(), 63, cost)
     pace.refresh(1, 1, 10.0, 0.0)
     assert pace.shape(stream(1.0, CommonBooks()), 0.0) == PLAIN
-    pace.measured(1.0, [], 1, False)
+    pace.measured(1.0, [], 1)
     pace.refresh(1, 1, 10.0, 1.0)
     assert pace.conditions is None
 
@@ -68,7 +69,7 @@ def test_latency_is_what_a_trip_takes_outside_the_stages_and_their_queues() -> N
     pace = AutoPace(CommonBooks(), 63, cost)
     waited = [StageTiming(0, 0.0, 0.01, 0.0142), StageTiming(1, 50.0, 50.02, 50.0242)]
     for _ in range(100):
-        pace.measured(0.2 + 0.0142 + 0.0242, waited, 1, False)
+        pace.measured(0.2 + 0.0142 + 0.0242, waited, 1)
     pace.refresh(1, 1, 500.0, 0.0)
     assert pace.conditions is not None
     assert pace.conditions.link == pytest.approx(0.2)
@@ -127,11 +128,16 @@ def test_the_heads_drafts_are_asked_for_while_they_pay_and_tried_again_later() -
 
 
 def test_a_head_that_costs_more_than_it_brings_is_switched_off() -> None:
-    pace = AutoPace(CommonBooks(), 63, cost)
-    measured(pace, 0.0)
-    pace.head_seconds = 0.05
-    pace.refresh(1, 1, 100.0, 0.0)
-    assert not pace.head_wanted
+    """Also where every iteration had drafts of the head, so that nothing shows what one takes without."""
+    for seconds, wanted in ((0.05, False), (0.0005, True)):
+        pace = AutoPace(CommonBooks(), 63)
+        for _ in range(60):
+            first, last = timings()
+            drafting = msgspec.structs.replace(last, finished=last.finished + seconds, drafting=seconds)
+            pace.measured(2 * 0.0042 + seconds, [first, drafting], 3)
+        assert pace.head_seconds == pytest.approx(seconds)
+        pace.refresh(1, 1, 100.0, 0.0)
+        assert pace.head_wanted is wanted
 
 
 def test_where_not_even_certain_drafts_pay_nobody_is_asked() -> None:

@@ -5,15 +5,15 @@ import pytest
 from longspan.speculate.window_cost import PRESUMED_ROW, WindowCost
 
 
-def true_seconds(rows: int, drafted: bool = False) -> float:
-    return 0.0100 + 0.0030 * (rows - 1) + 0.0040 * drafted
+def true_seconds(rows: int) -> float:
+    return 0.0100 + 0.0030 * (rows - 1)
 
 
 def test_nothing_is_known_before_anything_was_observed() -> None:
     cost = WindowCost()
-    assert cost(1, 0.0) == cost(16, 0.0) == cost.draft_seconds == 0.0
-    cost.observe(0, False, 0.1)
-    cost.observe(3, False, 0.0)
+    assert cost(1, 0.0) == cost(16, 0.0) == 0.0
+    cost.observe(0, 0.1)
+    cost.observe(3, 0.0)
     assert cost(1, 0.0) == 0.0
 
 
@@ -21,7 +21,7 @@ def test_single_rows_alone_do_not_make_windows_look_dear() -> None:
     """A window must be tried to learn what it costs, so it is presumed to be cheap."""
     cost = WindowCost()
     for _ in range(1000):
-        cost.observe(1, False, true_seconds(1))
+        cost.observe(1, true_seconds(1))
     assert cost(1, 0.0) == pytest.approx(true_seconds(1), rel=0.01)
     assert cost(9, 0.0) == pytest.approx((1 + 8 * PRESUMED_ROW) * true_seconds(1), rel=0.01)
 
@@ -29,12 +29,12 @@ def test_single_rows_alone_do_not_make_windows_look_dear() -> None:
 def test_a_few_windows_tell_what_a_row_costs() -> None:
     cost = WindowCost()
     for _ in range(50):
-        cost.observe(1, False, true_seconds(1))
+        cost.observe(1, true_seconds(1))
     for _ in range(8):
-        cost.observe(5, False, true_seconds(5))
+        cost.observe(5, true_seconds(5))
     assert cost(5, 0.0) == pytest.approx(true_seconds(5), rel=0.12)
     for count in range(200):
-        cost.observe(1 + count % 8, False, true_seconds(1 + count % 8))
+        cost.observe(1 + count % 8, true_seconds(1 + count % 8))
     for rows in (1, 4, 8, 16):
         assert cost(rows, 0.0) == pytest.approx(true_seconds(rows), rel=0.12)
 
@@ -42,33 +42,24 @@ def test_a_few_windows_tell_what_a_row_costs() -> None:
 def test_what_was_learned_about_rows_outlasts_a_long_stretch_of_single_ones() -> None:
     cost = WindowCost()
     for count in range(200):
-        cost.observe(1 + count % 8, False, true_seconds(1 + count % 8))
+        cost.observe(1 + count % 8, true_seconds(1 + count % 8))
     for _ in range(300):
-        cost.observe(1, False, true_seconds(1))
+        cost.observe(1, true_seconds(1))
     assert cost(8, 0.0) == pytest.approx(true_seconds(8), rel=0.15)
-
-
-def test_the_heads_time_is_told_from_that_of_rows() -> None:
-    cost = WindowCost()
-    for count in range(300):
-        rows, drafted = 1 + count % 5, count % 3 == 0
-        cost.observe(rows, drafted, true_seconds(rows, drafted))
-    assert cost.draft_seconds == pytest.approx(0.004, rel=0.15)
-    assert cost(4, 0.0) == pytest.approx(true_seconds(4), rel=0.05)
 
 
 def test_a_machine_that_slows_down_is_followed_within_a_few_iterations() -> None:
     cost = WindowCost()
     for count in range(200):
-        cost.observe(1 + count % 8, False, true_seconds(1 + count % 8))
+        cost.observe(1 + count % 8, true_seconds(1 + count % 8))
     for count in range(20):
-        cost.observe(1 + count % 8, False, 2 * true_seconds(1 + count % 8))
+        cost.observe(1 + count % 8, 2 * true_seconds(1 + count % 8))
     assert cost(8, 0.0) == pytest.approx(2 * true_seconds(8), rel=0.15)
 
 
 def test_one_stall_changes_little() -> None:
     cost = WindowCost()
     for count in range(100):
-        cost.observe(1 + count % 8, False, true_seconds(1 + count % 8))
-    cost.observe(1, False, 5.0)
+        cost.observe(1 + count % 8, true_seconds(1 + count % 8))
+    cost.observe(1, 5.0)
     assert cost(8, 0.0) < 1.5 * true_seconds(8)

@@ -57,7 +57,13 @@ class StageCompute:
         started = time.perf_counter()
         output = self._runtime.run(iteration, activations, frozenset(failure.span for failure in failures))
         timing = StageTiming(
-            self._stage, received, started, time.perf_counter(), output.sub_batches, output.callback_seconds
+            self._stage,
+            received,
+            started,
+            time.perf_counter(),
+            output.sub_batches,
+            output.callback_seconds,
+            output.drafting_seconds,
         )
         failures += output.failures
         timings += (timing,)

@@ -38,6 +38,7 @@ class StageOutput:
     samples: on the last stage, one for each asked row of each span that did not fail.
     failures: spans that could not run. Their rows of `activations` are zeros, and later stages skip them.
     sub_batches: passes the library made over the layers. callback_seconds: time spent reading the residual out.
+    drafting_seconds: time of the MTP head.
     """
 
     activations: Activations | None
@@ -45,6 +46,7 @@ class StageOutput:
     failures: tuple[SpanFailure, ...] = ()
     sub_batches: int = 1
     callback_seconds: float = 0.0
+    drafting_seconds: float = 0.0
 
 
 class StageRuntime(abc.ABC):

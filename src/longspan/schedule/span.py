@@ -163,7 +163,8 @@ class StageTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One stage's share of an iteration. Times are seconds of the stage's own monotonic clock.
 
     received → started is the wait in the stage's queue, started → finished the operations and the compute.
-    callback: seconds spent reading the residual out of the compute graph (part of started → finished).
+    callback: seconds spent reading the residual out of the compute graph, drafting: seconds of the MTP head (both
+    part of started → finished).
     sub_batches: how many passes the library made over the layers.
     """
 
@@ -173,6 +174,7 @@ class StageTiming(msgspec.Struct, frozen=True, array_like=True, gc=False):
     finished: float
     sub_batches: int = 1
     callback: float = 0.0
+    drafting: float = 0.0
 
 
 class IterationResult(msgspec.Struct, frozen=True, array_like=True):

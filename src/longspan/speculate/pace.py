@@ -80,8 +80,8 @@ class Pace(abc.ABC):
     def sent(self, windows: int, rows: int) -> None:  # noqa: B027
         """An iteration with so many windows, of so many rows together, goes out."""
 
-    def measured(self, trip: float, timings: Sequence[StageTiming], rows: int, drafted: bool) -> None:  # noqa: B027
-        """An iteration of `rows` rows came back `trip` seconds after it was sent. drafted: the head drafted too."""
+    def measured(self, trip: float, timings: Sequence[StageTiming], rows: int) -> None:  # noqa: B027
+        """An iteration of `rows` rows came back `trip` seconds after it was sent."""
 
     def asks(self, now: float) -> bool:
         """Whether proposers need be asked for drafts at all."""
@@ -132,8 +132,8 @@ class AutoPace(Pace):
         self._head_probe = Probe()
         self._head_tried_until = -math.inf
 
-    def measured(self, trip: float, timings: Sequence[StageTiming], rows: int, drafted: bool) -> None:
-        computed = [timing.finished - timing.started for timing in timings]
+    def measured(self, trip: float, timings: Sequence[StageTiming], rows: int) -> None:
+        computed = [timing.finished - timing.started - timing.drafting for timing in timings]
         if not computed or max(computed) <= 0:
             return
         link = max(0.0, trip - sum(timing.finished - timing.received for timing in timings))
@@ -142,9 +142,11 @@ class AutoPace(Pace):
             self._link, self._spread = link, spread
         self._link += _LATENCY_SMOOTHING * (link - self._link)
         self._spread += _LATENCY_SMOOTHING * (spread - self._spread)
-        self._learned.observe(rows, drafted, max(computed))
-        if drafted:
-            self.head_seconds = self._learned.draft_seconds
+        self._learned.observe(rows, max(computed))
+        drafting = sum(timing.drafting for timing in timings)
+        if drafting > 0:
+            known = self.head_seconds or drafting
+            self.head_seconds = known + _LATENCY_SMOOTHING * (drafting - known)
 
     @property
     def drafts_early(self) -> bool:

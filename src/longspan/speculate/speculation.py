@@ -9,7 +9,7 @@ import msgspec
 
 from longspan.errors import UsageError
 from longspan.schedule.sequence import Sequence as Stream
-from longspan.schedule.span import DraftRequest, Span, StageTiming
+from longspan.schedule.span import Span, StageTiming
 from longspan.speculate.acceptance import CommonBooks, SequenceBooks
 from longspan.speculate.composite import ProposerMaker
 from longspan.speculate.depth import PLAIN, Shape, survival_of
@@ -59,7 +59,7 @@ class Speculation:
         """rows: most rows of an iteration with a decode row. vocabulary: its size. cost: see `pace.AutoPace`."""
         self._make_proposer = make_proposer
         self._vocabulary = vocabulary
-        self._back = (0, False)  # rows of the newest result, and whether the head drafted in it
+        self._back = 0  # rows of the newest result
         self.ledger = Ledger()
         self.books = CommonBooks()
         self.pace: Pace
@@ -109,8 +109,7 @@ class Speculation:
         """An iteration is back, before its results are taken: its decode and verify spans, void ones too."""
         self.ledger.advance(now)
         exact = [span for span in spans if span.phase.is_exact]
-        drafted = any(span.draft is DraftRequest.ALWAYS for span in exact)
-        self._back = sum(len(span.tokens) for span in exact), drafted
+        self._back = sum(len(span.tokens) for span in exact)
         for span in exact:
             self.ledger.returned(span)
         if exact:
@@ -118,7 +117,7 @@ class Speculation:
 
     def measured(self, trip: float, timings: Sequence[StageTiming]) -> None:
         """An iteration without prefill rows came back `trip` seconds after it was planned."""
-        self.pace.measured(trip, timings, *self._back)
+        self.pace.measured(trip, timings, self._back)
 
     def lost(self) -> None:
         """The ring is gone, and all that was in flight."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from longspan.schedule.sequence import Sequence as Stream
-from longspan.schedule.span import DraftRequest, Span, StageTiming
+from longspan.schedule.span import Span, StageTiming
 from longspan.speculate.acceptance import CommonBooks
 from longspan.speculate.ledger import Ledger, SpeculationStatistics
 from longspan.speculate.pace import AutoPace
@@ -31,7 +31,7 @@ class TreeSpeculation:
         self._rows = rows
         self._nodes = nodes
         self._pace = AutoPace(CommonBooks(), rows)
-        self._back = (0, False)  # rows of the newest result, and whether the head drafted in it
+        self._back = 0  # rows of the newest result
 
     def windows(self, sequence: Stream) -> TreeWindows:
         """The windows of a new sequence."""
@@ -59,14 +59,13 @@ class TreeSpeculation:
         """An iteration is back, before its results are taken: its decode and verify spans, void ones too."""
         self.ledger.advance(now)
         exact = [span for span in spans if span.phase.is_exact]
-        drafted = any(span.draft is DraftRequest.ALWAYS for span in exact)
-        self._back = sum(len(span.tokens) for span in exact), drafted
+        self._back = sum(len(span.tokens) for span in exact)
         for span in exact:
             self.ledger.returned(span)
 
     def measured(self, trip: float, timings: Sequence[StageTiming]) -> None:
         """An iteration without prefill rows came back `trip` seconds after it was planned."""
-        self._pace.measured(trip, timings, *self._back)
+        self._pace.measured(trip, timings, self._back)
 
     def lost(self) -> None:
         """The ring is gone, and all that was in flight."""

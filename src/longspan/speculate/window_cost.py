@@ -7,7 +7,6 @@ PRESUMED_ROW = 0.1
 for dear never sends any, and never learns that they are cheap."""
 PRESUMED_TRUST = 24.0
 """Weight of that presumption, in squared further rows: six windows of three rows outweigh it twice."""
-PRESUMED_DRAFT_TRUST = 0.5
 
 FORGETTING = 0.998
 """Weight of an observation after each further one."""
@@ -19,7 +18,7 @@ SWEEPS = 3
 
 
 class WindowCost:
-    """seconds = speed * (first + row * (rows - 1) + draft, where the head drafted)
+    """seconds = speed * (first + row * (rows - 1)), without what the head's drafts took, which the stage tells
 
     Weighted least squares with forgetting, weights that are never negative, and a presumption about what a row
     costs. A planner's cost model cannot serve here: while all iterations have one row it explains their time by
@@ -28,35 +27,30 @@ class WindowCost:
 
     def __init__(self) -> None:
         self._speed = 0.0
-        self._weights = [1.0, PRESUMED_ROW, 0.0]
-        self._normal = [[0.0] * 3 for _ in range(3)]
-        self._target = [0.0] * 3
+        self._weights = [1.0, PRESUMED_ROW]
+        self._normal = [[0.0] * 2 for _ in range(2)]
+        self._target = [0.0] * 2
 
     def __call__(self, rows: int, history: float) -> float:
-        """Seconds of an iteration without drafts by the head; 0 before anything was observed.
+        """Seconds of an iteration; 0 before anything was observed.
 
         history: not looked at, for what it costs is in all that was observed lately.
         """
-        first, row, _ = self._weights
+        first, row = self._weights
         return self._speed * (first + row * max(0, rows - 1))
 
-    @property
-    def draft_seconds(self) -> float:
-        """What the head's drafts add to an iteration; 0 before there were any."""
-        return self._speed * self._weights[2]
-
-    def observe(self, rows: int, drafted: bool, seconds: float) -> None:
+    def observe(self, rows: int, seconds: float) -> None:
         """An iteration of decode and verify rows took so long."""
         if rows < 1 or seconds <= 0:
             return
-        first, row, draft = self._weights
-        shape = first + row * (rows - 1) + draft * drafted
+        first, row = self._weights
+        shape = first + row * (rows - 1)
         if not self._speed:
             self._speed = seconds / shape
         ratio = min(LARGEST_RATIO, max(1 / LARGEST_RATIO, seconds / (self._speed * shape)))
         self._speed *= ratio**SPEED_SMOOTHING
         share = ratio ** (1 - SPEED_SMOOTHING)  # what is left of it at the new speed
-        features = (1 / shape, (rows - 1) / shape, drafted / shape)
+        features = (1 / shape, (rows - 1) / shape)
         for line, left in zip(self._normal, features, strict=True):
             for index, right in enumerate(features):
                 line[index] = FORGETTING * line[index] + left * right
@@ -66,7 +60,7 @@ class WindowCost:
     def _descend(self) -> None:
         weights = self._weights
         for _ in range(SWEEPS):
-            for index, trust in enumerate((0.0, PRESUMED_TRUST, PRESUMED_DRAFT_TRUST)):
+            for index, trust in enumerate((0.0, PRESUMED_TRUST)):
                 line = self._normal[index]
                 if not line[index]:
                     continue

@@ -193,7 +193,8 @@ class LlamaRuntime(StageRuntime):
         if failures:
             self._scrub({iteration.spans[failure.span].slot for failure in failures})
         seconds = self._tap.seconds if self._tap is not None else 0.0
-        return StageOutput(output, samples, plan.failures + failures, len(rows.parts), seconds)
+        drafting = self._drafter.seconds if self._drafter is not None else 0.0
+        return StageOutput(output, samples, plan.failures + failures, len(rows.parts), seconds, drafting)
 
     def _check(self, iteration: Iteration, activations: Activations) -> None:
         """Refuse what llama.cpp would read past the end of, or would answer wrongly."""
