@@ -17,8 +17,8 @@ LEARNT = 8
 class Patience:
     """Predicts when the next result is due at the latest, from the iterations that came back.
 
-    What is measured is the whole way of an iteration, with its waiting, so that a ring that is busier or farther away
-    is waited for longer. silence: seconds that are granted besides. Times are seconds of one monotonic clock.
+    What is measured is the whole way of an iteration, with its waiting, so that a ring that is busier or farther
+    away is waited for longer. silence: seconds that are granted besides. Times are seconds of one monotonic clock.
     """
 
     def __init__(self, silence: float) -> None:
