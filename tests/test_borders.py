@@ -37,7 +37,7 @@ BELOW: dict[str, set[str]] = {
     "runtime": {"model", "llamacpp", "schedule", "speculate", "sampling"},
     "ring": {"placement", "runtime", "model", "llamacpp", "schedule", "sampling"},
     "engine": {"placement", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
-    "llm": {"engine", "model", "schedule", "sampling"},
+    "llm": {"engine", "ring", "model", "schedule", "sampling"},
     "server": {"engine", "ring", "model", "schedule", "speculate", "sampling"},
     "observe": {"engine", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
     "lab": {"observe", "engine", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},

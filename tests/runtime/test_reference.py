@@ -15,6 +15,7 @@ from longspan.model.source import GgufSource
 from longspan.model.storage import CACHE_VARIABLE
 from longspan.runtime.reference import ReferenceRuntime
 from longspan.runtime.slots import stem_length
+from longspan.sampling import limits
 from longspan.sampling.parameters import SamplingParameters
 from longspan.sampling.sampler import log_probability
 from longspan.schedule.span import CommitBranch, CopyPrefix, Drop, Iteration, Operation, Phase, Span, Trim
@@ -36,10 +37,18 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GgufSource]:
         yield GgufSource(write_tiny_model(folder / "tiny.gguf", "llama"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def every_logprob() -> Iterator[None]:
+    """A whole distribution is compared here; clients get the best few tokens only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "MAX_LOGPROBS", 1000)
+        yield
+
+
 def pipeline(source: GgufSource, stages: int = 1, *, poison: bool = True) -> Pipeline:
     runtimes = [
-        ReferenceRuntime(source.stage_file(*limits), slots=SLOTS, cells_per_slot=CELLS, poison=poison)
-        for limits in SPLITS[stages]
+        ReferenceRuntime(source.stage_file(*layers), slots=SLOTS, cells_per_slot=CELLS, poison=poison)
+        for layers in SPLITS[stages]
     ]
     return Pipeline(runtimes, source.token_embedding())
 

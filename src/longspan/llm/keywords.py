@@ -8,6 +8,7 @@ from typing import TypedDict
 from longspan.engine import ServedModel
 from longspan.errors import ContextLengthError, RequestError
 from longspan.request import GenerationRequest
+from longspan.ring.security import SecurityOptions
 from longspan.sampling.limits import check
 from longspan.sampling.parameters import SamplingParameters
 
@@ -18,6 +19,8 @@ class EngineKeywords(TypedDict, total=False):
     stages: int
     splits: str | None
     ring: tuple[str, ...]
+    join: str | None
+    lock: str | None
     hold_first_stage: bool
     link_delay_ms: float
     slots: int
@@ -30,10 +33,13 @@ class EngineKeywords(TypedDict, total=False):
     proposer: str
     width: int | None
     depth: int | None
+    latency: str
     mixing: bool
     cost_model: str
     trace: str | None
     heal_seconds: float
+    silence_seconds: float | None
+    security: SecurityOptions
 
 
 class SamplingKeywords(TypedDict, total=False):
