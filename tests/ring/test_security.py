@@ -9,7 +9,7 @@ import logging
 import re
 import shutil
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +19,7 @@ import uvloop
 from longspan.errors import RingError, UsageError
 from longspan.ring import security as security_module
 from longspan.ring.dial import connect, dial
-from longspan.ring.frame import PROTOCOL_VERSION, Kind
+from longspan.ring.frame import PROTOCOL_VERSION, Frame, Kind
 from longspan.ring.handshake import NONCE_BYTES, proof_of
 from longspan.ring.identity import Identity, identity_of, parse_fingerprint
 from longspan.ring.keys import create_authority, create_node, create_token, read_node
@@ -592,3 +592,38 @@ async def relay(target: int, seen: bytearray, *, one_way: bool = False) -> Async
     finally:
         server.close()
         await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("factory", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def test_a_peer_may_begin_before_the_stage_has_looked(
+    factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    """The first bytes of TLS can be there before any task of the connection has run."""
+    create_authority(tmp_path)
+    for name in ("coordinator", "stage"):
+        create_node(tmp_path, name, name)  # type: ignore[arg-type]
+    accepting = load_security(SecurityOptions(str(tmp_path / "stage"))).accepting
+    opening = load_security(SecurityOptions(str(tmp_path / "coordinator"))).opening
+    assert accepting is not None and opening is not None
+
+    async def meet() -> bytes:
+        loop = asyncio.get_running_loop()
+        connected: asyncio.Future[TcpLink] = loop.create_future()
+        server = await loop.create_server(lambda: TcpLink(connected.set_result, expects_tls=True), "127.0.0.1", 0)
+        link = await connect("127.0.0.1", server.sockets[0].getsockname()[1], 5.0)
+        client = asyncio.ensure_future(link.secure(opening, server_side=False, seconds=5.0))
+        accepted = await connected
+        while not accepted.statistics.bytes_received:  # noqa: ASYNC110 - what is waited for is a peer
+            await asyncio.sleep(0.01)
+        await accepted.secure(accepting, server_side=True, seconds=5.0)
+        await client
+        await link.send(Frame(Kind.PING, b"early"))
+        frame = await accepted.receive()
+        for end in (link, accepted):
+            await end.close()
+        server.close()
+        await server.wait_closed()
+        return bytes(frame.header)
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        assert runner.run(meet()) == b"early"

@@ -62,7 +62,9 @@ class Registrar:
         """Listen. Raises UsageError when the address cannot be listened on."""
         try:
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(lambda: TcpLink(self._on_connected), host, port)
+            self._server = await loop.create_server(
+                lambda: TcpLink(self._on_connected, expects_tls=self._security.active), host, port
+            )
         except (OSError, ValueError, OverflowError) as error:
             raise UsageError(
                 f"stages cannot join at {host}:{port}: {getattr(error, 'strerror', None) or error}. "

@@ -54,7 +54,9 @@ class StageServer:
         """Listen. Raises UsageError when the address cannot be listened on."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: TcpLink(self._on_connected), host, port)
+            self._server = await loop.create_server(
+                lambda: TcpLink(self._on_connected, expects_tls=self._security.active), host, port
+            )
         except (OSError, ValueError, OverflowError) as error:
             raise UsageError(
                 f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}. "

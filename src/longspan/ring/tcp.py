@@ -38,7 +38,9 @@ QUEUE_FRAMES = 64
 class TcpLink(asyncio.BufferedProtocol, Link):
     """One TCP connection. Made by `dial.connect` or by a server's protocol factory."""
 
-    def __init__(self, on_connected: Callable[[TcpLink], None] | None = None) -> None:
+    def __init__(self, on_connected: Callable[[TcpLink], None] | None = None, *, expects_tls: bool = False) -> None:
+        """expects_tls: what comes before `secure` is the beginning of TLS, and is kept for it."""
+        self._expects_tls = expects_tls
         self.statistics = LinkStatistics()
         # No frame of a handshake is large or carries tensors, so a stranger cannot make us allocate.
         self._max_header_bytes = MAX_HANDSHAKE_HEADER_BYTES
@@ -80,12 +82,21 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         with self._writing:
             self._descriptor = -1  # what went past the transport would not be encrypted
         secured = False
+        starting: asyncio.Task[asyncio.Transport | None] | None = None
         try:
-            if self._filled or self._frames:
+            early = bytes(self._view[: self._filled]) if self._expects_tls else b""
+            if self._frames or len(early) < self._filled:
                 raise ProtocolError(f"{self._peer} spoke before TLS began")
-            transport = await self._loop.start_tls(
-                self._transport, self, context, server_side=server_side, ssl_handshake_timeout=seconds
+            self._filled, self._expects_tls = 0, False
+            self._transport.pause_reading()  # until `start_tls` reads on
+            starting = asyncio.ensure_future(
+                self._loop.start_tls(
+                    self._transport, self, context, server_side=server_side, ssl_handshake_timeout=seconds
+                )
             )
+            if early:
+                await self._hand_over(early)
+            transport = await starting
             if transport is None:
                 raise ConnectionAbortedError
             self._transport, secured = transport, True
@@ -93,9 +104,29 @@ class TcpLink(asyncio.BufferedProtocol, Link):
             raise RingError(f"no TLS with {self._peer}: {reason_in_words(error)}") from None
         finally:
             if not secured:
+                if starting is not None:
+                    starting.cancel()
                 # From here on nobody tells this protocol when the connection ends.
                 self._transport.abort()
                 self.connection_lost(None)
+
+    async def _hand_over(self, early: bytes) -> None:
+        """Give what had come already to the protocol that `start_tls` has put in our place.
+
+        uvloop reads from a new connection before any task of it runs, whatever `connection_made` says.
+        """
+        assert self._transport is not None
+        for _ in range(2):  # the first round puts the protocol there, the second tells it of the connection
+            await asyncio.sleep(0)
+        protocol = cast(asyncio.BufferedProtocol, self._transport.get_protocol())
+        if protocol is self:
+            return  # it has failed already, and says why
+        while early:
+            buffer = protocol.get_buffer(len(early))
+            count = min(len(buffer), len(early))
+            buffer[:count] = early[:count]
+            protocol.buffer_updated(count)
+            early = early[count:]
 
     def peer_certificate(self) -> tuple[dict[str, Any], bytes]:
         """What TLS knows of the other end: the checked certificate (`ssl.SSLSocket.getpeercert`), and its DER."""
@@ -231,6 +262,10 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         """Bytes have arrived."""
         self._filled += nbytes
         self.statistics.bytes_received += nbytes
+        if self._expects_tls:
+            assert self._transport is not None
+            self._transport.pause_reading()
+            return
         self._advance()
 
     def _go_on(self) -> None:
