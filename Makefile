@@ -12,9 +12,10 @@ INSTALLED := .venv/.installed
 # Clients that are not ours bring other versions of what the tests use, and plugins: an environment of their own.
 CONFORMANCE := .venv-conformance
 
-# Waiting threads of one stage must not spin long on a core that another stage could use (see src/longspan/openmp.py).
-export OMP_WAIT_POLICY ?= passive
-export GOMP_SPINCOUNT ?= 1000
+# Tests run beside each other: waiting threads must not spin long on a core that others could use (see
+# src/longspan/openmp.py, which chooses for a server).
+test soak conformance chaos: export OMP_WAIT_POLICY ?= passive
+test soak conformance chaos: export GOMP_SPINCOUNT ?= 1000
 
 help: ## this list
 	@printf 'make demo && make test   is all a fresh clone needs\n\n'

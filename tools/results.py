@@ -131,20 +131,19 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     ),
     Measurement(
         "interference",
-        "longspan bench interference --json",
-        (
+        "longspan bench interference --stages 2 --rounds 2 --json",
+        tuple(
             Figure(
-                "long prompts beside decoding, mixed against homogeneous: throughput",
-                ("stages=1", "throughput_ratio"),
+                f"long prompts beside four streams, mixed iterations against homogeneous: {what}",
+                ("stages=2", key),
                 "{:.2f} ×",
-                ("stages=1", "noise"),
-            ),
-            Figure(
-                "the same, longest gap of a stream",
-                ("stages=1", "max_gap_ratio"),
-                "{:.2f} ×",
-                ("stages=1", "noise"),
-            ),
+                ("stages=2", "noise"),
+            )
+            for what, key in (
+                ("throughput", "throughput_ratio"),
+                ("first token of the prompts", "ttft_p50_ratio"),
+                ("95th percentile of the streams' gaps", "p95_gap_ratio"),
+            )
         ),
     ),
     Measurement(
@@ -158,6 +157,33 @@ MEASUREMENTS: tuple[Measurement, ...] = (
                 ("rows", f"concurrency={count}", "noise"),
             )
             for count in (1, 4, 8)
+        ),
+    ),
+    Measurement(
+        "wan",
+        "longspan bench wan --texts copy --texts prose --delays 100 --concurrency 1 --arms none --arms mtp --arms auto "
+        "--arms tree --frontier off --json",
+        tuple(
+            Figure(
+                f"100 ms each way, one request, {text}: {arm} against no speculation",
+                ("rows", f"text={text}", f"arm={arm}", "ratio_to_none"),
+                "{:.2f} ×",
+                ("rows", f"text={text}", f"arm={arm}", "noise"),
+            )
+            for text, arm in (("copy", "auto"), ("prose", "mtp"), ("prose", "auto"), ("prose", "tree"))
+        ),
+    ),
+    Measurement(
+        "lab-ring",
+        "longspan lab ring --json",
+        (
+            Figure(
+                "lab: tokens a second of a ring of processes, predicted in virtual time: worst of six settings",
+                ("worst_rate_error",),
+                "off by {:.1%}",
+                ("noise",),
+            ),
+            Figure("lab: the same, rows sent for nothing", ("worst_stale_error",), "off by {:.1%}"),
         ),
     ),
 )
@@ -192,17 +218,20 @@ def measure(measurement: Measurement) -> None:
 
 
 def figure_text(figure: Figure, result: Any) -> str:
-    """A figure as it stands in the table. Raises KeyError or StopIteration when the result does not have it."""
+    """A figure as it stands in the table. Raises KeyError or IndexError when the result does not have it."""
     text = figure.form.format(value_at(figure.path, result))
     return f"{text} (noise {value_at(figure.noise, result):.1%})" if figure.noise else text
 
 
 def value_at(path: tuple[str | int, ...], value: Any) -> Any:
     """What stands at a path of a JSON document."""
+    rows: list[Any] = []
     for step in path:
         if isinstance(step, str) and "=" in step:
             key, _, wanted = step.partition("=")
-            value = next(row for row in value if str(row[key]) == wanted)
+            # Several such steps one after the other all narrow the same list.
+            rows = [row for row in (value if isinstance(value, list) else rows) if str(row[key]) == wanted]
+            value = rows[0]
         else:
             value = value[step]
     return value

@@ -601,7 +601,7 @@ def test_a_peer_may_begin_before_the_stage_has_looked(
     """The first bytes of TLS can be there before any task of the connection has run."""
     create_authority(tmp_path)
     for name in ("coordinator", "stage"):
-        create_node(tmp_path, name, name)  # type: ignore[arg-type]
+        create_node(tmp_path, name, name)
     accepting = load_security(SecurityOptions(str(tmp_path / "stage"))).accepting
     opening = load_security(SecurityOptions(str(tmp_path / "coordinator"))).opening
     assert accepting is not None and opening is not None

@@ -122,7 +122,7 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         if protocol is self:
             return  # it has failed already, and says why
         while early:
-            buffer = protocol.get_buffer(len(early))
+            buffer = memoryview(protocol.get_buffer(len(early)))
             count = min(len(buffer), len(early))
             buffer[:count] = early[:count]
             protocol.buffer_updated(count)
