@@ -161,8 +161,8 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     ),
     Measurement(
         "wan",
-        "longspan bench wan --texts copy --texts prose --delays 100 --concurrency 1 --arms none --arms mtp --arms auto "
-        "--arms tree --frontier off --json",
+        "longspan bench wan --texts copy --texts prose --delays 100 --concurrency 1 --arms none --arms mtp "
+        "--arms auto --arms tree --frontier off --json",
         tuple(
             Figure(
                 f"100 ms each way, one request, {text}: {arm} against no speculation",
