@@ -146,6 +146,17 @@ def test_poisson_times_keep_the_rate() -> None:
     assert times[-1] == pytest.approx(400.0, rel=0.05)
 
 
+def test_a_replay_that_finds_all_its_rows_cached_decodes_at_once() -> None:
+    """Of two equal prompts one is preempted; when it comes back, the other has left all that it needs."""
+    limits = Limits(slots=3, cells_per_slot=400, cells_total=401, exact_rows=64, max_rows=512, chunk=63)
+    arrivals = [Arrival(at=0.0, prompt=tokens_of(0, 186), answer=16)] * 2
+    policy = Policy(mixing=False, prefix_reuse=True, patience=0.0, joined_floor=0.0)
+    simulation = simulation_of(arrivals, limits=limits, policy=policy)
+    simulation.run()
+    assert [len(journey.tokens) for journey in simulation.journeys] == [16, 16]
+    assert sum(journey.preemptions for journey in simulation.journeys) == 1
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     arrivals=st.lists(

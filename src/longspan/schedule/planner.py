@@ -129,6 +129,9 @@ class Planner:
                 rows = self.limits.free_rows - exact.geometry.rows
                 joining = self._pacing.join(exact.geometry, prompt.start, rows, now)
                 prefill = self._filling.join(joining.rows, prompt, now)
+        if not spans and not prefill and len(self._roster.ready):
+            # A sequence that found all its rows cached was let in meanwhile, and has no prefill row to run.
+            spans, exact = self._decoding.spans(now)
         if not spans and not prefill:
             return None
         return self._send(_Draft(streams, spans, exact, prefill, joining), now)
