@@ -53,7 +53,7 @@ def serial(prompt: list[int], count: int) -> list[int]:
 def started(prompt: list[int], max_tokens: int, end_tokens: frozenset[int] = frozenset()) -> TreeWindows:
     request = SequenceRequest(prompt=tuple(prompt), max_tokens=max_tokens, end_tokens=end_tokens)
     sequence = Sequence(3, request, 0.0, 10_000)
-    return TreeWindows(sequence, Ledger())
+    return TreeWindows(sequence, Ledger(), VOCABULARY)
 
 
 @settings(deadline=None, max_examples=60)
@@ -131,3 +131,40 @@ def test_a_tree_is_cut_to_the_rows_there_are(nodes: int) -> None:
     sent = windows.next_span(nodes)
     assert sent is not None
     assert len(sent.tokens) == 1 + nodes
+
+
+@pytest.mark.parametrize(
+    ("draft", "parents", "chances"),
+    [
+        ((1, VOCABULARY), (ROOT, 0), (0.5, 0.2)),
+        ((1, -1), (ROOT, 0), (0.5, 0.2)),
+        ((1, 2), (ROOT, 1), (0.5, 0.2)),
+        ((1, 2), (-2, 0), (0.5, 0.2)),
+        ((1, 2), (ROOT,), (0.5, 0.2)),
+        ((1, 2), (ROOT, 0), (0.5,)),
+        ((1, 2), (ROOT, 0), (0.5, float("nan"))),
+        ((1, 2), (ROOT, 0), (0.5, 2.0)),
+    ],
+)
+def test_drafts_that_are_no_tree_are_not_sent(
+    draft: tuple[int, ...], parents: tuple[int, ...], chances: tuple[float, ...]
+) -> None:
+    """They come from a stage; one that errs costs its drafts and nothing else."""
+    windows = started([1], 9)
+    span = windows.sequence.prefill_span(1)
+    assert windows.commit(span, (Sample(0, 0, 2, None, draft, parents, chances),))
+    sent = windows.next_span(5)
+    assert sent is not None and sent.tokens == (2,)
+    committed = windows.commit(sent, (Sample(0, 0, 3, None, (1, 2), (ROOT, 0), (0.5, 0.2)),))
+    assert committed and windows.tree.tokens == (1, 2)
+
+
+@pytest.mark.parametrize("left", [1, 2, 4])
+def test_a_tree_is_cut_to_what_the_answer_may_still_have(left: int) -> None:
+    windows = started([1], 1 + left)
+    stage = TreeStage()
+    span = windows.sequence.prefill_span(1)
+    windows.commit(span, stage.run(span))
+    windows.receive(Tree((1, 2, 3, 4), (ROOT, ROOT, ROOT, ROOT), (0.4, 0.3, 0.2, 0.1)))
+    sent = windows.next_span(5)
+    assert sent is not None and len(sent.tokens) == left, "a slot has no cell for more"

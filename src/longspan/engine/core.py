@@ -149,7 +149,7 @@ class EngineCore:
     def _make_speculation(self, limits: Limits) -> Speculation | TreeSpeculation | None:
         options = self._options
         if self._formation.trees:
-            return TreeSpeculation(rows=limits.free_rows)
+            return TreeSpeculation(rows=limits.free_rows, vocabulary=self._vocabulary)
         if options.proposer == "none":
             return None
         return Speculation(

@@ -134,6 +134,17 @@ def pruned(tree: Tree, size: int) -> Tree:
     )
 
 
+def is_tree(tree: Tree, vocabulary: int) -> bool:
+    """Whether drafts from elsewhere are a tree: tokens below `vocabulary`, parents before children, and chances."""
+    size = len(tree.tokens)
+    return (
+        size == len(tree.parents) == len(tree.chances)
+        and all(0 <= token < vocabulary for token in tree.tokens)
+        and all(ROOT <= parent < node for node, parent in enumerate(tree.parents))
+        and all(0.0 <= chance <= 1.0 for chance in tree.chances)
+    )
+
+
 def span_rows(again: Sequence[int], tree: Tree) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(tokens, parents) of a tree span: the committed tokens to run again as a chain, then the tree behind them.
 

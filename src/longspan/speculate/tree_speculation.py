@@ -25,17 +25,17 @@ class TreeSpeculation:
     and from what the head says of each path.
     """
 
-    def __init__(self, *, rows: int, nodes: int | None = None) -> None:
-        """rows: most rows of an iteration with a decode row."""
+    def __init__(self, *, rows: int, vocabulary: int, nodes: int | None = None) -> None:
+        """rows: most rows of an iteration with a decode row. vocabulary: its size."""
+        self._vocabulary = vocabulary
         self.ledger = Ledger()
-        self._rows = rows
         self._nodes = nodes
         self._pace = AutoPace(CommonBooks(), rows)
         self._back = 0  # rows of the newest result
 
     def windows(self, sequence: Stream) -> TreeWindows:
         """The windows of a new sequence."""
-        return TreeWindows(sequence, self.ledger)
+        return TreeWindows(sequence, self.ledger, self._vocabulary)
 
     def refresh(self, sequences: int, group: int, history: float, now: float) -> None:
         """Before rows are dealt: so many sequences decode, `group` in one iteration, behind so much history."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from longspan.schedule.sequence import Sequence
 from longspan.schedule.span import DraftRequest, Phase, Sample, Span
 from longspan.speculate.ledger import Ledger
-from longspan.speculate.tree import NO_TREE, Tree, accepted_rows, pruned, span_rows
+from longspan.speculate.tree import NO_TREE, Tree, accepted_rows, is_tree, pruned, span_rows
 
 
 class TreeWindows:
@@ -16,10 +16,12 @@ class TreeWindows:
     the accepted rows count as dispatched; as computed, and so for others to share, only what lies in order.
     """
 
-    __slots__ = ("_flying", "_in_order", "_ledger", "_sequence", "_tree")
+    __slots__ = ("_flying", "_in_order", "_ledger", "_sequence", "_tree", "_vocabulary")
 
-    def __init__(self, sequence: Sequence, ledger: Ledger) -> None:
+    def __init__(self, sequence: Sequence, ledger: Ledger, vocabulary: int) -> None:
+        """vocabulary: its size; drafts that are no tree of its tokens are not sent."""
         self._sequence = sequence
+        self._vocabulary = vocabulary
         self._ledger = ledger
         self._tree: Tree = NO_TREE
         self._flying = False
@@ -63,7 +65,8 @@ class TreeWindows:
         sequence = self._sequence
         start = self._start
         again = sequence.tokens[start:]
-        tree = pruned(self._tree, max(0, nodes))
+        # No more nodes than tokens that may still follow: a slot has cells for these.
+        tree = pruned(self._tree, max(0, min(nodes, sequence.token_limit - 1 - len(sequence.tokens))))
         tokens, parents = span_rows(again, tree)
         root = len(again) - 1
         self._flying = True
@@ -111,7 +114,8 @@ class TreeWindows:
             self._ledger.committed(len(span.tokens), len(committed), len(committed) - 1)
         if committed:
             last = committed[-1]
-            self._tree = Tree(last.draft, last.parents, last.chances) if last.parents else NO_TREE
+            drafts = Tree(last.draft, last.parents, last.chances)
+            self._tree = drafts if is_tree(drafts, self._vocabulary) else NO_TREE
         return tuple(committed)
 
     def forget(self) -> None:

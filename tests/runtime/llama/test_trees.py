@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from longspan.errors import UsageError
+from longspan.errors import ProtocolError, UsageError
 from longspan.model.source import GgufSource
 from longspan.model.storage import CACHE_VARIABLE
 from longspan.ring.llama_loader import LlamaLoader
 from longspan.ring.messages import Assignment
-from longspan.runtime.llama.branches import branch_sequences
+from longspan.runtime.llama.branches import MOST_BRANCHES, branch_sequences
 from longspan.runtime.slots import stem_length
 from longspan.sampling.parameters import SamplingParameters
 from longspan.schedule.span import Phase, TokenLogprob
@@ -123,6 +123,19 @@ def test_rows_belong_to_the_branches_that_lead_through_them() -> None:
     sequences = branch_sequences(parents)
     assert stem_length(parents) == 2
     assert sequences == [[0, 1, 2, 3], [0, 1, 2, 3], [2], [1], [2], [3]]
+
+
+def test_a_tree_with_more_branches_than_the_library_has_sequences_is_refused(source: GgufSource) -> None:
+    stages = Stages(source, [(0, 4)], trees=True)
+    try:
+        stages.logits(0, [5, 6])
+        for leaves in (MOST_BRANCHES, MOST_BRANCHES, 2):  # again and again: what one tree borrowed is given back
+            tree = (7, *range(100, 100 + leaves))
+            assert len(stages.logits(2, tree, (-1, *(0,) * leaves))) == 1 + leaves
+        with pytest.raises(ProtocolError, match="more than the 63 branches"):
+            stages.logits(2, (7, *range(MOST_BRANCHES + 1)), (-1, *(0,) * (MOST_BRANCHES + 1)))
+    finally:
+        stages.close()
 
 
 def test_a_stage_for_trees_has_one_slot(source: GgufSource) -> None:

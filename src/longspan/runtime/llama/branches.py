@@ -23,12 +23,15 @@ class Branches:
         self.used = 0
 
     def lend(self, parents: Sequence[int]) -> list[list[int]]:
-        """The sequences of each row of a tree, given by the parent of each; they hold what slot 0 holds."""
+        """The sequences of each row of a tree, given by the parent of each; they hold what slot 0 holds.
+
+        The tree has at most MOST_BRANCHES leaves: llama.cpp ends the process for a sequence that it does not have.
+        """
+        self.take_back()  # those of an earlier tree hold its rows
         sequences = branch_sequences(parents)
-        leaves = max(max(row) for row in sequences)
-        for sequence in range(self.used + 1, leaves + 1):
+        self.used = max(max(row) for row in sequences)
+        for sequence in range(1, self.used + 1):
             self._context.share(0, sequence)
-        self.used = max(self.used, leaves)
         return sequences
 
     def take_back(self) -> None:

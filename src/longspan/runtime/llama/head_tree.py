@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -20,11 +21,12 @@ Likeliest = Callable[[Array, Array], Candidates]
 
 
 class HeadTree:
-    """Grows one tree behind the rows that `slot` holds. first_fork: the first of TREE_FORKS empty slots."""
+    """Grows one tree behind the rows that `slot` holds. forks: TREE_FORKS empty slots."""
 
-    def __init__(self, head: HeadContext, slot: int, *, first_fork: int) -> None:
+    def __init__(self, head: HeadContext, slot: int, forks: Sequence[int]) -> None:
         self._head = head
-        self._next = self._first = first_fork
+        self._forks = forks
+        self._free = iter(forks)
         self._slots: dict[tuple[int, ...], int] = {(): slot}
         self._states: dict[tuple[int, ...], Array] = {}
 
@@ -42,13 +44,12 @@ class HeadTree:
         try:
             return grow(expand, nodes)
         finally:
-            for fork in range(self._first, self._next):
+            for fork in self._forks:
                 self._head.trim(fork, 0)
 
     def _run(self, paths: Sequence[tuple[int, ...]]) -> tuple[Array, Array]:
         """(logits, hidden states) after the last token of each path; the paths without it were run before."""
-        forks = range(self._next, self._next + len(paths))
-        self._next += len(paths)
+        forks = list(itertools.islice(self._free, len(paths)))
         for path, fork in zip(paths, forks, strict=True):
             self._head.fork(self._slots[path[:-1]], fork)
             self._slots[path] = fork

@@ -87,8 +87,10 @@ class MtpDrafter:
         common = np.zeros(model.output.vocabulary, np.bool_)
         common[model.vocabulary] = True
         self._lexicons = [DraftLexicon(model.output, common) for _ in range(slots)]
-        forks = TREE_FORKS if trees else 0
-        self._head = HeadContext(library, model, slots=slots + forks, cells=WINDOW + length, threads=threads)
+        self._forks = range(slots, slots + (TREE_FORKS if trees else 0))
+        self._head = HeadContext(
+            library, model, slots=slots + len(self._forks), cells=WINDOW + length, threads=threads
+        )
         self._work = self._tree if trees else self._chain
 
     def close(self) -> None:
@@ -155,7 +157,7 @@ class MtpDrafter:
             self.failures += 1
             for slot in slots:
                 self._streams[slot].lose()
-            for slot in range(len(self._head.lengths)) if self._work == self._tree else slots:
+            for slot in (*slots, *self._forks):
                 self._head.trim(slot, 0)
             return None
         finally:
@@ -213,7 +215,7 @@ class MtpDrafter:
         (slot,) = slots
         logits, states = self._feed(slots)
         lexicon = self._lexicons[slot]
-        tree = HeadTree(self._head, slot, first_fork=len(self._streams)).grow(
+        tree = HeadTree(self._head, slot, self._forks).grow(
             states[0], logits[0], lambda state, scores: self._likeliest(lexicon, state, scores)
         )
         self._head.trim(slot, self._streams[slot].fed)

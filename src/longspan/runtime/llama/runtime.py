@@ -207,8 +207,12 @@ class LlamaRuntime(StageRuntime):
             raise ProtocolError(
                 f"{wanted} rows to sample in one iteration, at most {self._max_samples} are allowed"
             )
-        if self._branches is None and any(span.parents is not None for span in iteration.spans):
-            raise ProtocolError("a token tree came to a stage that keeps exact streams and runs chains only")
+        for parents in (span.parents for span in iteration.spans if span.parents is not None):
+            if self._branches is None:
+                raise ProtocolError("a token tree came to a stage that keeps exact streams and runs chains only")
+            # The book has not looked at them yet; a parent is counted whatever it is.
+            if len(parents) - len({parent for parent in parents if parent >= 0}) > MOST_BRANCHES:
+                raise ProtocolError(f"a token tree has more than the {MOST_BRANCHES} branches that are possible")
 
     def _act(self, action: KvTrim | KvCopy) -> None:
         if self._drafter is not None:
