@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
-
+from longspan.cli.engine_options import AtLeastOne
 from longspan.cli.output import format_table, print_json, write_result
 from longspan.cli.progress import progress_line
 
 if TYPE_CHECKING:
     from longspan.bench.compare.comparison import Comparison
-
-AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def bench_compare(

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
-
+from longspan.cli.engine_options import AtLeastOne, Requantize
 from longspan.cli.output import format_table, print_json
 from longspan.cli.progress import ProgressBars, progress_line
-
-AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def bench_concurrency(
@@ -22,7 +17,7 @@ def bench_concurrency(
     rounds: AtLeastOne = 3,
     tokens: AtLeastOne = 64,
     threads: AtLeastOne | None = None,
-    requantize: str | None = None,
+    requantize: Requantize = None,
     json: bool = False,
 ) -> None:
     """Measure throughput by concurrent requests, side by side with llama.cpp's own server.
@@ -46,9 +41,6 @@ def bench_concurrency(
         Tokens that each request generates.
     threads
         Threads of each server (default: all cores).
-    requantize
-        Measure with the layers packed as this type; "none" as they are (default: Q4_0 for the demo model, for whose
-        own type llama.cpp has no fast kernel; "none" for any other).
     json
         Print the figures as JSON.
     """

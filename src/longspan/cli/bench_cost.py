@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from longspan.cli.engine_options import AtLeastOne
 from longspan.cli.output import format_table, print_json
 from longspan.cli.progress import ProgressBars, progress_line
 
 if TYPE_CHECKING:
     from longspan.bench.cost import CostReport
-
-AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def bench_cost(

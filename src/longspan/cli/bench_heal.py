@@ -7,11 +7,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from longspan.cli.engine_options import AtLeastOne
 from longspan.cli.output import format_table, print_json
 from longspan.cli.progress import ProgressBars, progress_line
 from longspan.openmp import set_waiting
-
-AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def bench_heal(

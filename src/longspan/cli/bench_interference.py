@@ -7,10 +7,9 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from longspan.cli.engine_options import AtLeastOne, Requantize
 from longspan.cli.output import format_table, print_json
 from longspan.cli.progress import ProgressBars, progress_line
-
-AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def bench_interference(
@@ -23,7 +22,7 @@ def bench_interference(
     prompt_tokens: AtLeastOne = 1500,
     answer_tokens: AtLeastOne = 96,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
-    requantize: str | None = None,
+    requantize: Requantize = None,
     json: bool = False,
 ) -> None:
     """Measure what long prompts do to streams that are decoding.
@@ -53,9 +52,6 @@ def bench_interference(
         Tokens that each decoding stream generates.
     threads
         Threads of each stage (default: its share of the cores).
-    requantize
-        Measure with the layers packed as this type; "none" as they are (default: Q4_0 for the demo model, for whose
-        own type llama.cpp has no fast kernel; "none" for any other).
     json
         Print the figures as JSON.
     """

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from longspan.cli.engine_options import AtLeastOne, Requantize
 from longspan.cli.output import format_table, print_json
 from longspan.cli.progress import ProgressBars, progress_line
 
-AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 Text = Literal["copy", "edit", "code", "prose"]
 
 
@@ -27,7 +27,7 @@ def bench_peers(
     rounds: AtLeastOne = 3,
     threads: AtLeastOne | None = None,
     rpc_server: Path | None = None,
-    requantize: str | None = None,
+    requantize: Requantize = None,
     json: bool = False,
 ) -> None:
     """Measure side by side with other servers: the same file, prompts, token counts and threads, A B B A.
@@ -60,8 +60,6 @@ def bench_peers(
         Threads of each process (default: all cores).
     rpc_server
         llama.cpp's rpc-server, built with RPC; llama-server of the same build lies beside it.
-    requantize
-        As in `longspan bench concurrency`.
     json
         Print the figures as JSON.
     """

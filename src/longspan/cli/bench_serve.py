@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+from longspan.cli.engine_options import AtLeastOne
 from longspan.cli.output import format_table, print_facts, print_json, write_result
 from longspan.cli.progress import CountBar
 from longspan.errors import UsageError
@@ -16,7 +17,6 @@ from longspan.errors import UsageError
 if TYPE_CHECKING:
     from longspan.bench.load.order import LoadOrder
 
-AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 Positive = Annotated[float, Parameter(validator=Number(gt=0))]
 Dataset = Literal[
     "synthetic-low",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from longspan.cli.engine_options import AtLeastOne, Requantize
 from longspan.cli.output import format_table, print_json
 from longspan.cli.progress import ProgressBars, progress_line
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from longspan.bench.wan import WanFigures
     from longspan.bench.wan_frontier import Frontier
 
-AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 Text = Literal["copy", "edit", "code", "prose"]
 Arm = Literal["none", "ngram-suffix", "ngram-edit", "ngram-cache", "mtp", "mtp+ngram", "auto", "tree"]
 
@@ -38,7 +38,7 @@ def bench_wan(
     rounds: AtLeastOne = 1,
     stages: AtLeastOne = 2,
     threads: AtLeastOne = 1,
-    requantize: str | None = None,
+    requantize: Requantize = None,
     frontier: Literal["on", "off"] = "on",
     quick: bool = False,
     json: bool = False,
@@ -74,9 +74,6 @@ def bench_wan(
         Parts that the model is split into.
     threads
         Threads of each stage.
-    requantize
-        Measure with the layers packed as this type; "none" as they are (default: Q4_0 for the demo model, for whose
-        own type llama.cpp has no fast kernel; "none" for any other).
     frontier
         Measure fixed widths and depths of windows too, on the text `copy` at the longest delay.
     quick

@@ -20,6 +20,14 @@ SCHEDULING = Group("Scheduling", sort_key=3)
 SECURITY = Group("Security of the ring", sort_key=5)
 
 AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+Requantize = Annotated[
+    str | None,
+    Parameter(
+        help='Measure with the layers packed as this type; "none" as they are (default: Q4_0 for the demo model, '
+        'for whose own type llama.cpp has no fast kernel; "none" for any other).'
+    ),
+]
+"""Of the commands that measure; see `bench.measured_model`."""
 Milliseconds = Annotated[float, Parameter(validator=Number(gte=0, lte=60_000))]
 
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from longspan.cli.engine_options import AtLeastOne
 from longspan.cli.output import format_table, print_json
 from longspan.errors import UsageError
 
 if TYPE_CHECKING:
     from longspan.lab.run import LabReport
     from longspan.lab.scenarios import Scenario
-
-AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def lab_list(*, json: bool = False) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from longspan.cli.engine_options import Requantize
 from longspan.cli.output import format_table, print_json
 from longspan.cli.progress import ProgressBars, progress_line
 
@@ -16,7 +17,7 @@ def lab_ring(
     /,
     *,
     tokens: Annotated[int, Parameter(validator=Number(gte=32))] = 160,
-    requantize: str | None = None,
+    requantize: Requantize = None,
     json: bool = False,
 ) -> None:
     """Compare windows of drafts in virtual time with the same windows over two processes.
@@ -35,9 +36,6 @@ def lab_ring(
         The model to measure with.
     tokens
         Tokens of each answer.
-    requantize
-        Measure with the layers packed as this type; "none" as they are (default: Q4_0 for the demo model, for whose
-        own type llama.cpp has no fast kernel; "none" for any other).
     json
         Print the figures as JSON.
     """

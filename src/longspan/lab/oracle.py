@@ -6,6 +6,7 @@ position therefore gives other tokens than the sequence alone would, and the com
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 
 from longspan.schedule.span import CopyPrefix, Drop, Iteration, Sample, SpanFailure, Trim
@@ -40,11 +41,22 @@ def serial_answer(prompt: Sequence[int], tokens: int, end_tokens: frozenset[int]
     return answer
 
 
-class Oracle:
-    """Runs iterations as every stage would: operations, then spans, each trimming its slot to its start."""
+class ModelledSlots(abc.ABC):
+    """Runs iterations as every stage would: operations, then spans, each trimming its slot to its start.
+
+    What a slot holds for a token, and which token follows, is the subclass's.
+    """
 
     def __init__(self, slots: int) -> None:
         self._slots: list[list[int]] = [[] for _ in range(slots)]
+
+    @abc.abstractmethod
+    def _append(self, held: list[int], token: int) -> None:
+        """One more token at the end of what a slot holds."""
+
+    @abc.abstractmethod
+    def _following(self, held: Sequence[int], position: int) -> int:
+        """The token at `position`, behind what the slot holds before it."""
 
     def run(self, iteration: Iteration) -> tuple[tuple[Sample, ...], tuple[SpanFailure, ...]]:
         """Samples of the asked rows, and failures of spans that start beyond what their slot holds."""
@@ -59,20 +71,26 @@ class Oracle:
         samples: list[Sample] = []
         failures: list[SpanFailure] = []
         for index, span in enumerate(iteration.spans):
-            states = slots[span.slot]
-            if len(states) < span.start:
-                failures.append(
-                    SpanFailure(index, f"slot {span.slot} holds {len(states)} of {span.start} positions")
-                )
+            held = slots[span.slot]
+            if len(held) < span.start:
+                failures.append(SpanFailure(index, f"slot {span.slot} holds {len(held)} of {span.start} positions"))
                 continue
-            del states[span.start :]
-            state = states[-1] if states else 0
+            del held[span.start :]
             for token in span.tokens:
-                state = extend_state(state, token)
-                states.append(state)
-            samples += [Sample(index, row, next_token(states[span.start + row])) for row in span.sample_rows]
+                self._append(held, token)
+            samples += [Sample(index, row, self._following(held, span.start + row + 1)) for row in span.sample_rows]
         return tuple(samples), tuple(failures)
 
     def held(self, slot: int) -> int:
         """Positions that a slot holds."""
         return len(self._slots[slot])
+
+
+class Oracle(ModelledSlots):
+    """Holds the state after every token; the token that follows is a hash of all before it."""
+
+    def _append(self, held: list[int], token: int) -> None:
+        held.append(extend_state(held[-1] if held else 0, token))
+
+    def _following(self, held: Sequence[int], position: int) -> int:
+        return next_token(held[position - 1])

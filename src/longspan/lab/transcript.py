@@ -4,44 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longspan.schedule.span import CopyPrefix, Drop, Iteration, Sample, SpanFailure, Trim
+from longspan.lab.oracle import ModelledSlots
 
 
-class Transcript:
-    """tokens: the prompt and the answer. Behind anything else follows `other`, which is no token of the model."""
+class Transcript(ModelledSlots):
+    """tokens: the prompt and the answer. Behind anything else follows `other`, which is no token of the model.
+
+    Holds, at every position, how many tokens up to there are those of the transcript.
+    """
 
     def __init__(self, tokens: Sequence[int], slots: int, other: int) -> None:
-        self._tokens = list(tokens)
-        self._slots: list[list[int]] = [[] for _ in range(slots)]
+        super().__init__(slots)
+        self._tokens = tuple(tokens)
         self._other = other
 
-    def run(self, iteration: Iteration) -> tuple[tuple[Sample, ...], tuple[SpanFailure, ...]]:
-        """Samples of the asked rows, and failures of spans that start beyond what their slot holds."""
-        slots = self._slots
-        for operation in iteration.operations:
-            if isinstance(operation, Drop):
-                slots[operation.slot] = []
-            elif isinstance(operation, Trim):
-                del slots[operation.slot][operation.keep :]
-            elif isinstance(operation, CopyPrefix):
-                slots[operation.target] = slots[operation.source][: operation.length]
-        samples: list[Sample] = []
-        failures: list[SpanFailure] = []
-        for index, span in enumerate(iteration.spans):
-            held = slots[span.slot]
-            if len(held) < span.start:
-                failures.append(SpanFailure(index, f"slot {span.slot} holds {len(held)} of {span.start} positions"))
-                continue
-            del held[span.start :]
-            held += span.tokens
-            right = self._agreeing(held)
-            for row in span.sample_rows:
-                position = span.start + row + 1
-                known = position <= right and position < len(self._tokens)
-                samples.append(Sample(index, row, self._tokens[position] if known else self._other))
-        return tuple(samples), tuple(failures)
+    def _append(self, held: list[int], token: int) -> None:
+        position, right = len(held), held[-1] if held else 0
+        agrees = right == position < len(self._tokens) and self._tokens[position] == token
+        held.append(right + agrees)
 
-    def _agreeing(self, held: Sequence[int]) -> int:
-        """How many tokens of a slot are those of the transcript."""
-        pairs = zip(held, self._tokens, strict=False)
-        return next((count for count, (a, b) in enumerate(pairs) if a != b), min(len(held), len(self._tokens)))
+    def _following(self, held: Sequence[int], position: int) -> int:
+        known = held[position - 1] == position < len(self._tokens)
+        return self._tokens[position] if known else self._other

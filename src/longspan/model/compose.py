@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from longspan.errors import ArchitectureError, ModelError
 from longspan.model.architecture import Architecture
 from longspan.model.gguf_file import Tensor, read_gguf
 from longspan.model.gguf_writer import NewTensor, copied, gguf_chunks, gguf_size, ones, zeros
+from longspan.model.metadata import MetadataValue
 from longspan.model.progress import Progress
 from longspan.model.stage_metadata import LayerMetadata
 from longspan.model.storage import atomic_file, check_space, exclusive, explained
@@ -131,14 +132,25 @@ def compose_stage(parts: StageParts, start: int, end: int, target: Path, progres
         last = end == parts.metadata.layers
         metadata = parts.metadata.of_stage(start, end, parts.vocabulary if last else 1)
         tensors = _stage_tensors(parts, start, end)
-        size = gguf_size(metadata, tensors)
-        check_space(target.parent, size)
-        progress.start(f"layers {start}-{end}", size)
-        try:
-            with atomic_file(target) as file:
-                for chunk in gguf_chunks(metadata, tensors):
-                    file.write(chunk)
-                    progress.advance(len(chunk))
-        finally:
-            progress.finish()
+        write_gguf(target, f"layers {start}-{end}", metadata, tensors, progress)
     return target
+
+
+def write_gguf(
+    target: Path,
+    title: str,
+    metadata: Mapping[str, MetadataValue],
+    tensors: Sequence[NewTensor],
+    progress: Progress,
+) -> None:
+    """Write a file that appears whole or not at all. Raises ModelError when the disk has no room, OSError."""
+    size = gguf_size(metadata, tensors)
+    check_space(target.parent, size)
+    progress.start(title, size)
+    try:
+        with atomic_file(target) as file:
+            for chunk in gguf_chunks(metadata, tensors):
+                file.write(chunk)
+                progress.advance(len(chunk))
+    finally:
+        progress.finish()

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from longspan.model import metadata as values
-from longspan.model.compose import EMBEDDING, OUTPUT, is_composed
+from longspan.model.compose import EMBEDDING, OUTPUT, block_of, is_composed, write_gguf
 from longspan.model.gguf_file import Tensor
-from longspan.model.gguf_writer import NewTensor, copied, gguf_chunks, gguf_size
+from longspan.model.gguf_writer import NewTensor, copied
 from longspan.model.metadata import MetadataValue
 from longspan.model.progress import Progress, SilentProgress
 from longspan.model.quantisation import PLAIN, requantised, row_type
 from longspan.model.source import GgufSource
-from longspan.model.storage import atomic_file, cache_directory, check_space, exclusive, explained
+from longspan.model.storage import cache_directory, exclusive, explained
 from longspan.model.tensor_types import FILE_TYPE_NAMES
 
 _KEPT_WHOLE = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight")
@@ -41,27 +41,12 @@ def requantised_source(source: GgufSource, target: str, progress: Progress | Non
 
 def _write(source: GgufSource, target: str, path: Path, progress: Progress) -> None:
     tied = source.description.tied_embeddings
-    tensors = []
-    for tensor in source.file.tensors.values():
-        shown = tensor.name == OUTPUT or (tied and tensor.name == EMBEDDING)
-        inside = tensor.name.startswith("blk.")
-        tensors.append(
-            chosen(tensor, target) if inside else chosen_output(tensor, target) if shown else copied(tensor)
-        )
+    tensors = [packed(tensor, target, tied=tied) for tensor in source.file.tensors.values()]
     metadata = described_as(source.file.metadata, target)
     with explained(path), exclusive(path):
         if is_composed(path):
             return
-        size = gguf_size(metadata, tensors)
-        check_space(path.parent, size)
-        progress.start(f"{source.description.model_id} as {target}", size)
-        try:
-            with atomic_file(path) as file:
-                for chunk in gguf_chunks(metadata, tensors):
-                    file.write(chunk)
-                    progress.advance(len(chunk))
-        finally:
-            progress.finish()
+        write_gguf(path, f"{source.description.model_id} as {target}", metadata, tensors, progress)
 
 
 def described_as(metadata: Mapping[str, MetadataValue], target: str | None) -> dict[str, MetadataValue]:
@@ -73,17 +58,29 @@ def described_as(metadata: Mapping[str, MetadataValue], target: str | None) -> d
     return kept
 
 
-def chosen(tensor: Tensor, target: str | None) -> NewTensor:
-    """A layer's tensor as it is written when `target` is asked for; None copies it."""
+def packed(tensor: Tensor, target: str | None, *, tied: bool) -> NewTensor:
+    """A tensor as it is written when `target` is asked for; None copies it.
+
+    tied: the embedding is the output matrix too.
+    """
+    if target is None:
+        return copied(tensor)
+    if block_of(tensor.name) is not None:
+        return _of_layer(tensor, target)
+    if tensor.name == OUTPUT or (tied and tensor.name == EMBEDDING):
+        return _of_output(tensor)
+    return copied(tensor)
+
+
+def _of_layer(tensor: Tensor, target: str) -> NewTensor:
     matrix = len(tensor.shape) > 1 and tensor.name.endswith(".weight") and "_norm" not in tensor.name
-    if target is None or not matrix or tensor.name.endswith(_KEPT_WHOLE):
+    if not matrix or tensor.name.endswith(_KEPT_WHOLE):
         return copied(tensor)
     kind = row_type(target, tensor.shape[0])
     return copied(tensor) if kind == tensor.type else requantised(tensor, kind)
 
 
-def chosen_output(tensor: Tensor, target: str | None) -> NewTensor:
-    """The output matrix as it is written when `target` is asked for; None copies it."""
-    if target is None or tensor.type not in PLAIN:
+def _of_output(tensor: Tensor) -> NewTensor:
+    if tensor.type not in PLAIN:
         return copied(tensor)
     return requantised(tensor, row_type("Q6_K", tensor.shape[0]))

@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 
 from longspan.errors import UsageError
-from longspan.model.compose import EMBEDDING, OUTPUT, block_of, is_output
-from longspan.model.gguf_writer import NewTensor, copied, gguf_chunks, gguf_size
+from longspan.model.compose import EMBEDDING, block_of, is_output
+from longspan.model.gguf_writer import NewTensor, gguf_chunks, gguf_size
 from longspan.model.metadata import MetadataValue
 from longspan.model.package import MANIFEST, SCHEMA_VERSION, Artifact, Manifest, Role, requantised_digest
 from longspan.model.progress import Progress
 from longspan.model.quantisation import row_type
-from longspan.model.requantise import chosen, chosen_output, described_as
+from longspan.model.requantise import described_as, packed
 from longspan.model.source import GgufSource
 from longspan.model.storage import check_space, explained, sync_directory, temporary_name
 
@@ -96,25 +96,27 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _plan(source: GgufSource, target: str | None) -> list[_Planned]:
+    tied = source.description.tied_embeddings
     layers: dict[int, list[NewTensor]] = {layer: [] for layer in range(source.description.layers)}
-    everywhere, output = [], []
+    everywhere, embedding, output = [], [], []
     for tensor in source.file.tensors.values():
+        new = packed(tensor, target, tied=tied)
         block = block_of(tensor.name)
         if block is not None:
             # Draft layers, which follow the others, are left out: nothing runs them.
             if block in layers:
-                layers[block].append(chosen(tensor, target))
+                layers[block].append(new)
         elif is_output(tensor.name):
-            output.append(chosen_output(tensor, target) if tensor.name == OUTPUT else copied(tensor))
-        elif tensor.name != EMBEDDING:
-            everywhere.append(copied(tensor))
-    embedding = source.file.tensors[EMBEDDING]
-    shown = chosen_output(embedding, target) if source.description.tied_embeddings else copied(embedding)
+            output.append(new)
+        elif tensor.name == EMBEDDING:
+            embedding.append(new)
+        else:
+            everywhere.append(new)
     metadata = described_as(source.file.metadata, target)
     short = {"general.architecture": metadata["general.architecture"]}
     return [
         _Planned("metadata.gguf", "metadata", None, metadata, everywhere),
-        _Planned("embedding.gguf", "embedding", None, short, [shown]),
+        _Planned("embedding.gguf", "embedding", None, short, embedding),
         _Planned("output.gguf", "output", None, short, output),
         *(_Planned(f"layers/{layer:04d}.gguf", "layer", layer, short, layers[layer]) for layer in layers),
     ]
