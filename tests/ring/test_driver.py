@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import Sequence
 
@@ -18,10 +19,11 @@ from longspan.ring import driver as driver_module
 from longspan.ring import stage_session as stage_session_module
 from longspan.ring.driver import RingDriver
 from longspan.ring.frame import Frame, Kind
-from longspan.ring.messages import Failed, Ready, encode
+from longspan.ring.messages import Assignment, Failed, Ready, encode
 from longspan.ring.stage_client import StageClient
 from longspan.ring.stage_server import StageServer
 from longspan.ring.stage_session import StageSession, _NeighbourError
+from longspan.runtime.base import StageRuntime
 from longspan.runtime.script import Script, scripted_tokens
 from longspan.runtime.scripted import FailSpan, RaiseError
 from longspan.sampling.parameters import SamplingParameters
@@ -305,6 +307,29 @@ async def test_a_first_stage_here_is_released_when_the_ring_does_not_form() -> N
         with pytest.raises(RingError, match=r"cannot reach 127.0.0.1:1"):
             await coordinator.driver.form()
     assert loader.open == 0
+
+
+async def test_whoever_loses_patience_with_closing_leaves_nothing_half_closed() -> None:
+    """Cancelled while a slow disk keeps the first stage loading; it is released when that is over."""
+    loader, loading, go_on = ScriptedLoader(), threading.Event(), threading.Event()
+    make = loader.make
+
+    def slowly(assignment: Assignment) -> StageRuntime:
+        loading.set()
+        go_on.wait(20)
+        return make(assignment)
+
+    loader.make = slowly
+    driver = Coordinator(ring_plan([], hold_first=True), loader).driver
+    forming = asyncio.create_task(driver.form())
+    await asyncio.to_thread(loading.wait, 20)
+    for _ in range(3):
+        forming.cancel()
+        await asyncio.sleep(0.01)
+    assert forming.cancelled()
+    go_on.set()
+    await driver.close()
+    assert (len(loader.loads), loader.open) == (1, 0)
 
 
 @pytest.mark.parametrize(

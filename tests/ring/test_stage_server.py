@@ -32,6 +32,7 @@ from longspan.ring.messages import (
     encode,
 )
 from longspan.ring.stage_server import MAX_STRANGERS, StageServer, serve_stage
+from longspan.ring.stage_session import StageSession
 from longspan.ring.tcp import TcpLink
 from longspan.runtime.base import StageRuntime
 from longspan.runtime.scripted import RaiseError
@@ -394,6 +395,23 @@ async def test_a_stage_that_calls_before_the_coordinator_waits(server: StageServ
         await asyncio.sleep(0.05)
         async with ring_of_one(server, assignment=LAST):
             assert decode(await answer(link), Welcome) == Welcome(1)
+
+
+async def test_a_stage_that_calls_as_its_ring_ends_is_hung_up_on(
+    server: StageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach = StageSession.attach
+
+    def ending(session: StageSession, link: TcpLink) -> None:
+        session.end("over")
+        attach(session, link)
+
+    monkeypatch.setattr(StageSession, "attach", ending)
+    async with ring_of_one(server, assignment=LAST), link_to(server) as link:
+        await link.send(encode(hello(None, role="upstream", stage=0)))
+        assert decode(await answer(link), Welcome) == Welcome(1)
+        with pytest.raises(RingError, match="closed by the peer|lost"):
+            await answer(link)
 
 
 async def test_the_loss_of_the_stage_before_is_blamed_on_it(server: StageServer) -> None:

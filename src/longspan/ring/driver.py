@@ -77,6 +77,7 @@ class RingDriver:
         self._silence = silence_seconds or SILENCE_SECONDS
         self._patience = Patience(self._silence)
         self._over = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def form(self) -> Capacity:
         """Connect every stage, let them load, open the links between them; what the ring as a whole can hold.
@@ -137,6 +138,12 @@ class RingDriver:
     async def close(self) -> None:
         """End the ring; stages go back to listening. Calling it twice is allowed."""
         self._over = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        # Who is cancelled while he waits leaves nothing half closed: it goes on, and the next call waits for it.
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

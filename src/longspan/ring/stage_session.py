@@ -84,6 +84,7 @@ class StageSession:
         self._width = width
         self._security = security
         self._next: Link | None = None
+        self._links = [control]
         self._compute: StageCompute | None = None
         self._loop = asyncio.get_running_loop()
         self._outgoing = Outbox(self._route, lambda frame: self._sent(frame, self._outgoing.put))
@@ -113,10 +114,15 @@ class StageSession:
             tasks = (opening, writer, *self._readers)
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self._control.close()
-            if self._next is not None:
-                await self._next.close()
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await self._control.close()
+                if self._next is not None:
+                    await self._next.close()
+            finally:
+                # Also of a reader that was cancelled before it began, and when this is cancelled half-way.
+                for link in self._links:
+                    link.abort()
 
     def end(self, reason: str) -> None:
         """End this ring, as when its coordinator goes."""
@@ -125,6 +131,10 @@ class StageSession:
     def attach(self, link: TcpLink) -> None:
         """The stage before has connected: take iterations from it."""
         self.fed = True
+        self._links.append(link)
+        if self.over:
+            link.abort()
+            return
         link.open_payloads()
         self._start_reading(self._receive_from_upstream(link))
 
@@ -143,6 +153,7 @@ class StageSession:
             self._compute = StageCompute(runtime, assignment.stage, self._width, assignment.dtype)
             if assignment.next_address is not None:
                 raw = await self._dial(*assignment.next_address)
+                self._links.append(raw)
                 self._next = delayed(raw, assignment.next_delay_ms)
                 self._start_reading(self._watch_next(raw))
         except LongspanError as error:

@@ -212,7 +212,9 @@ class TcpLink(asyncio.BufferedProtocol, Link):
             async with asyncio.timeout(1.0):
                 await self._closed.wait()
         except TimeoutError:
-            self.abort()
+            pass
+        finally:
+            self.abort()  # also when whoever waits is cancelled; nothing happens when it is closed
 
     def abort(self) -> None:
         """Close both directions at once; what was not written yet is lost."""
