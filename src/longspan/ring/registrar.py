@@ -16,6 +16,7 @@ from longspan.errors import ProtocolError, RingError, UsageError
 from longspan.ring.frame import PROTOCOL_VERSION, Kind
 from longspan.ring.handshake import NotAdmittedError
 from longspan.ring.identity import Identity
+from longspan.ring.listening import stop_listening
 from longspan.ring.member_messages import JOIN, LEASE, LEAVE, Join, Lease, Leave
 from longspan.ring.messages import Greeting, Hello, Refuse, decode, encode
 from longspan.ring.seating import Member
@@ -76,7 +77,7 @@ class Registrar:
         """Stop listening. Members are told nothing: they try again, and find whoever listens here next."""
         server, self._server = self._server, None
         if server is not None:
-            server.close()
+            await stop_listening(server)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

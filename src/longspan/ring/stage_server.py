@@ -14,6 +14,7 @@ from longspan.ring.assignment import assignment_refusal
 from longspan.ring.frame import PROTOCOL_VERSION, Kind
 from longspan.ring.handshake import NotAdmittedError
 from longspan.ring.identity import Identity, Role
+from longspan.ring.listening import stop_listening
 from longspan.ring.loader import StageLoader
 from longspan.ring.member_messages import HeldLayers
 from longspan.ring.membership import Membership
@@ -77,7 +78,7 @@ class StageServer:
         """Stop listening, end the session, release the layers."""
         self._closing = True
         if self._server is not None:
-            self._server.close()
+            await stop_listening(self._server)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
