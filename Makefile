@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test serve bench lint soak conformance chaos clean
+.PHONY: help demo test serve results lint soak conformance chaos clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -30,8 +30,8 @@ test: $(INSTALLED) ## the whole test suite
 serve: $(INSTALLED) ## serve a model: make serve ARGS="demo --stages 2 --port 8080"
 	@$(BIN)/longspan serve $(or $(ARGS),demo --stages 2)
 
-bench: $(INSTALLED) ## measure, and write docs/results and the README's table
-	@$(BIN)/python tools/results.py $(ARGS)
+results: $(INSTALLED) ## measure, and write docs/results and the README's table; ARGS="wan ring" only these
+	@$(BIN)/python -m tools.results $(ARGS)
 
 lint: $(INSTALLED) ## style, format and types
 	@$(BIN)/ruff check $(if $(CI),--output-format concise,--quiet)

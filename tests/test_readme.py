@@ -12,7 +12,6 @@ import pytest
 
 from longspan.cli.main import build_app
 from longspan.model.architecture import ARCHITECTURES
-from tools import results
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -88,33 +87,6 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         if not target.startswith(("http://", "https://")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_the_table_is_what_was_measured() -> None:
-    readme = results.README.read_text(encoding="utf-8")
-    assert results.with_table(readme) == readme, "run: make bench ARGS=--table"
-
-
-def test_the_index_of_results_is_in_step() -> None:
-    assert results.INDEX.read_text(encoding="utf-8") == results.index(), "run: make bench ARGS=--table"
-
-
-def test_the_table_shows_every_figure_that_was_measured() -> None:
-    for measurement in results.MEASUREMENTS:
-        if (results.RESULTS / f"{measurement.name}.json").exists():
-            assert f"`{measurement.command}`" in results.table()
-            assert all(figure.text in results.table() for figure in measurement.figures)
-
-
-def test_a_figure_is_found_in_rows_too() -> None:
-    figure = results.Figure("", ("rows", "policy=mixed", "makespan_ms"), "{:.1f} ms", ("noise",))
-    rows = [{"policy": "bounded", "makespan_ms": 2.0}, {"policy": "mixed", "makespan_ms": 1.0}]
-    assert results.figure_text(figure, {"rows": rows, "noise": 0.015}) == "1.0 ms (noise 1.5%)"
-
-
-def test_every_measurement_is_a_command_of_ours() -> None:
-    for measurement in results.MEASUREMENTS:
-        assert_parses("tools/results.py", shlex.split(measurement.command)[1:])
 
 
 def test_the_guide_lists_the_architectures_that_can_be_split() -> None:
