@@ -428,7 +428,7 @@ async def test_the_loss_of_the_stage_before_is_blamed_on_it(server: StageServer)
 async def test_a_next_stage_that_cannot_be_had_is_named(
     server: StageServer, answers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("longspan.ring.stage_session.CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("longspan.ring.next_stage.CONNECT_SECONDS", 0.3)
     async with stage_servers(ScriptedLoader(digest="77" * 32)) as (other,):
         port, expected = {
             "nobody": (1, "stage 0 has no way to stage 1: cannot reach 127.0.0.1:1: Connection refused"),

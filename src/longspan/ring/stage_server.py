@@ -19,9 +19,10 @@ from longspan.ring.loader import StageLoader
 from longspan.ring.member_messages import HeldLayers
 from longspan.ring.membership import Membership
 from longspan.ring.messages import Assignment, Greeting, Hello, Refuse, Welcome, decode, encode
+from longspan.ring.next_stage import CONNECT_SECONDS
 from longspan.ring.ring_plan import same_coordinator
 from longspan.ring.security import OPEN, Security
-from longspan.ring.stage_session import CONNECT_SECONDS, StageSession
+from longspan.ring.stage_session import StageSession
 from longspan.ring.survey_server import answer_pings, answer_survey
 from longspan.ring.tcp import TcpLink
 from longspan.ring.worker import Worker

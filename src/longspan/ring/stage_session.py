@@ -10,11 +10,9 @@ from collections.abc import Callable, Coroutine
 
 import psutil
 
-from longspan import __version__
 from longspan.errors import LongspanError, ProtocolError, RingError
 from longspan.ring.delay import delayed
-from longspan.ring.dial import dial
-from longspan.ring.frame import PROTOCOL_VERSION, Frame, Kind
+from longspan.ring.frame import Frame, Kind
 from longspan.ring.link import Link
 from longspan.ring.messages import (
     Assignment,
@@ -24,11 +22,10 @@ from longspan.ring.messages import (
     Ping,
     Progress,
     Ready,
-    Refuse,
-    Welcome,
     decode,
     encode,
 )
+from longspan.ring.next_stage import NeighbourError, NextStage
 from longspan.ring.outbox import Outbox
 from longspan.ring.room import Room
 from longspan.ring.security import OPEN, Security
@@ -37,9 +34,6 @@ from longspan.ring.tcp import TcpLink
 from longspan.ring.worker import TOLD, Worker
 from longspan.runtime.base import StageRuntime
 
-CONNECT_SECONDS = 20.0
-"""How long a stage waits for the next stage, which may still be loading its layers."""
-
 SILENCE_SECONDS = 90.0
 """A coordinator that pinged before and has sent nothing for so long is gone, whatever TCP says."""
 
@@ -47,14 +41,6 @@ QUEUE_FRAMES = 64
 """Iterations that a stage holds, waiting, running or on their way out, before it stops reading."""
 
 log = logging.getLogger(__name__)
-
-
-class _NeighbourError(RingError):
-    """The stage before or after this one is at fault."""
-
-    def __init__(self, stage: int, message: str) -> None:
-        super().__init__(message)
-        self.stage = stage
 
 
 class StageSession:
@@ -77,12 +63,11 @@ class StageSession:
         self.assignment = assignment
         self.fed = False
         self.broken = False
-        self._digest = hello.digest
         self._control_raw = control
         self._control = delayed(control, assignment.return_delay_ms)
         self._worker = worker
         self._width = width
-        self._security = security
+        self._following = NextStage(hello.ring, hello.digest, assignment.stage, security)
         self._next: Link | None = None
         self._links = [control]
         self._compute: StageCompute | None = None
@@ -152,7 +137,7 @@ class StageSession:
             runtime: StageRuntime = await self._worker.call(lambda: load(report))
             self._compute = StageCompute(runtime, assignment.stage, self._width, assignment.dtype)
             if assignment.next_address is not None:
-                raw = await self._dial(*assignment.next_address)
+                raw = await self._following.dial(*assignment.next_address)
                 self._links.append(raw)
                 self._next = delayed(raw, assignment.next_delay_ms)
                 self._start_reading(self._watch_next(raw))
@@ -177,38 +162,6 @@ class StageSession:
             )
         )
 
-    async def _dial(self, host: str, port: int) -> TcpLink:
-        following = self.assignment.stage + 1
-        deadline = time.monotonic() + CONNECT_SECONDS
-        try:
-            link = await dial(host, port, CONNECT_SECONDS, self._security, "stage")
-        except RingError as error:
-            raise _NeighbourError(
-                following, f"stage {self.assignment.stage} has no way to stage {following}: {error}"
-            ) from None
-        hello = Hello(PROTOCOL_VERSION, __version__, "upstream", self.ring, self._digest, self.assignment.stage)
-        try:
-            async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
-                await link.send(encode(hello))
-                answer = await link.receive()
-            if answer.kind is Kind.REFUSE:
-                raise RingError(f"refused: {decode(answer, Refuse).reason}")
-            if answer.kind is not Kind.WELCOME:
-                raise ProtocolError(f"expected a WELCOME frame, got {answer.kind.name}")
-            decode(answer, Welcome)
-        except BaseException as error:
-            await link.close()
-            if isinstance(error, TimeoutError):
-                error = RingError(f"no answer within {CONNECT_SECONDS:g} s")
-            if isinstance(error, RingError):
-                raise _NeighbourError(
-                    following,
-                    f"stage {following} at {host}:{port} does not take the link of stage "
-                    f"{self.assignment.stage}: {error}",
-                ) from None
-            raise
-        return link
-
     # ------------------------------------------------------------------------------------------------ receiving
 
     def _start_reading(self, reader: Coroutine[None, None, None]) -> None:
@@ -227,7 +180,7 @@ class StageSession:
             self._end(error)
         except LongspanError as error:
             before = self.assignment.stage - 1
-            self._end(_NeighbourError(before, f"its link to stage {before + 1} has ended: {error}"))
+            self._end(NeighbourError(before, f"its link to stage {before + 1} has ended: {error}"))
         finally:
             await link.close()
 
@@ -267,7 +220,7 @@ class StageSession:
             frame = await link.receive()
             self._end(ProtocolError(f"unexpected {frame.kind.name} frame from the next stage, {link.peer}"))
         except LongspanError as error:
-            self._end(self._lost_next(error))
+            self._end(self._following.lost(error))
 
     # ---------------------------------------------------------------------------------------- running and sending
 
@@ -317,7 +270,7 @@ class StageSession:
             await self._outgoing.run()
         except LongspanError as error:
             to_next = self._next is not None and self._outgoing.link is self._next
-            self._end(self._lost_next(error) if to_next else error)
+            self._end(self._following.lost(error) if to_next else error)
 
     # --------------------------------------------------------------------------------------------------- the end
 
@@ -326,18 +279,13 @@ class StageSession:
         if not self._ended.done():
             self._ended.set_result(error)
 
-    def _lost_next(self, error: LongspanError) -> _NeighbourError:
-        return _NeighbourError(
-            self.assignment.stage + 1, f"its link from stage {self.assignment.stage} has ended: {error}"
-        )
-
     def _unexpected(self, error: BaseException | None) -> RingError:
         log.error("stage %d failed", self.assignment.stage, exc_info=error)
         return RingError(f"{type(error).__name__}: {error}")
 
     async def _report(self, error: LongspanError) -> None:
         """Tell the coordinator, unless it is the one who has gone."""
-        stage = error.stage if isinstance(error, _NeighbourError) else self.assignment.stage
+        stage = error.stage if isinstance(error, NeighbourError) else self.assignment.stage
         try:
             async with asyncio.timeout(1.0):
                 await self._control_raw.send(encode(Failed(stage, str(error))))
