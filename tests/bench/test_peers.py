@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from longspan.bench.link_emulator import delayed_link
+from longspan.bench.peer_kinds import PeerOrder, PeerPrograms, peer_server, why_absent
 from longspan.bench.peers import PeersPlan
 from longspan.bench.rpc_peer import RpcOptions, rpc_peer
 from longspan.cli.main import main
 from longspan.errors import RuntimeUnavailableError, UsageError
 from longspan.model.storage import CACHE_VARIABLE
 from tests.tiny_models import write_tiny_model
+from tests.whole_model import WholeModel
 
 
 async def test_a_delayed_link_is_late_by_its_delay_each_way_and_keeps_every_byte() -> None:
@@ -52,11 +55,71 @@ def test_a_run_beside_llama_cpps_server(
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     model = write_tiny_model(tmp_path / "tiny.gguf", "llama", weight_type="Q8_0")
     arguments = ["bench", "peers", str(model), "--texts", "copy", "--concurrency", "2", "--tokens", "6"]
-    assert main([*arguments, "--rounds", "1", "--threads", "1", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    arguments += ["--rounds", "1", "--threads", "1", "--transformers-python", without_packages(tmp_path)]
+    assert main([*arguments, "--json"]) == 0
+    row, *absent = json.loads(capsys.readouterr().out)["rows"]
     assert (row["peer"], row["text"], row["concurrency"], row["delay_ms"]) == ("llama.cpp", "copy", 2, 0.0)
     assert row["tokens_per_second"] > 0 and row["peer_tokens_per_second"] > 0
     assert row["ratio"] > 0 and row["noise"] >= 0
+    assert [row["peer"] for row in absent] == ["llama.cpp-rpc", "transformers"]
+    assert "--rpc-server" in absent[0]["absent"] and "No module named 'gguf'" in absent[1]["absent"]
+    assert all(row["ratio"] is None and row["concurrency"] is None for row in absent)
+
+
+def without_packages(folder: Path) -> str:
+    """An interpreter that has the standard library only."""
+    program = folder / "bare-python"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_peers_that_are_not_here_are_told_in_the_table_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    model = write_tiny_model(tmp_path / "tiny.gguf", "llama", weight_type="Q8_0")
+    arguments = ["bench", "peers", str(model), "--texts", "copy", "--peers", "llama.cpp-rpc"]
+    assert main(arguments) == 0
+    assert "llama.cpp-rpc: not measured, no rpc-server is given" in capsys.readouterr().out
+
+
+PYTHON_WITH_TRANSFORMERS = os.environ.get("LONGSPAN_TRANSFORMERS_PYTHON", sys.executable)
+"""An interpreter with the extra `peers`."""
+
+
+def test_a_run_beside_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = asyncio.run(why_absent("transformers", PeerPrograms(python=PYTHON_WITH_TRANSFORMERS)))
+    if absent is not None:
+        pytest.skip(absent)
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    model = write_tiny_model(tmp_path / "tiny.gguf", "llama", weight_type="Q8_0")
+    arguments = ["bench", "peers", str(model), "--texts", "copy", "--concurrency", "2", "--tokens", "6"]
+    arguments += ["--rounds", "1", "--threads", "1", "--peers", "transformers"]
+    assert main([*arguments, "--transformers-python", PYTHON_WITH_TRANSFORMERS, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["peer"] == "transformers" and row["peer_tokens_per_second"] > 0 and row["ratio"] > 0
+
+
+async def test_transformers_continues_as_the_model_does(tmp_path: Path) -> None:
+    """Two prompts of different lengths in one batch: each gets what greedy decoding of the whole model gives."""
+    absent = await why_absent("transformers", PeerPrograms(python=PYTHON_WITH_TRANSFORMERS))
+    if absent is not None:
+        pytest.skip(absent)
+    import httpx
+
+    model = write_tiny_model(tmp_path / "tiny.gguf", "llama", weight_type="F32")
+    prompts = [list(range(5, 30)), list(range(40, 49))]
+    order = PeerOrder("transformers", model, 4, 1, 2, 64, 0.0)
+    programs = PeerPrograms(python=PYTHON_WITH_TRANSFORMERS)
+    async with peer_server(order, programs) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
+        bodies = [{"prompt": prompt, "max_tokens": 8} for prompt in prompts]
+        found = await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies))
+    answers = [answer.json()["choices"][0]["token_ids"] for answer in found]
+    with WholeModel(model, precise=True) as whole:
+        assert answers == [whole.greedy(prompt, 8) for prompt in prompts]
 
 
 PROGRAM = """\

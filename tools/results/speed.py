@@ -49,6 +49,18 @@ SPEED: tuple[Measurement, ...] = (
         ),
     ),
     Measurement(
+        "viewers",
+        "What an open dashboard costs",
+        "The same four streams with three viewers of the dashboard and without, A B B A. Viewers and the client "
+        "that asks are processes of their own, and what these take of the same two cores counts too.",
+        "longspan bench viewers --rounds 4 --json",
+        (
+            Figure(
+                "throughput with three viewers of the dashboard, against none", ("ratio",), "{:.3f} ×", ("noise",)
+            ),
+        ),
+    ),
+    Measurement(
         "profile",
         "Where a token's time goes, on one machine",
         "One stream without speculation over one stage, so that every token is one trip. What is listed as "
@@ -113,7 +125,7 @@ SPEED: tuple[Measurement, ...] = (
         "Beside other servers",
         "As `longspan serve` is by itself, with speculation, on a text that the model copies and one that it makes "
         "up; ratio is ours over the peer's. A peer that is not installed has a line that says so.",
-        "longspan bench peers --rounds 2 --tokens 48 --json",
+        "longspan bench peers --peers llama.cpp --peers transformers --rounds 2 --tokens 48 --json",
         tuple(
             Figure(
                 f"{text}, {count} request{'s' if count > 1 else ''}: against llama.cpp's server",

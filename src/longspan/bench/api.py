@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import statistics
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from longspan.bench.line_client import LineClient, line_client
 from longspan.bench.paired import paired, paired_differences
 from longspan.bench.prompts import prompt_of_length
+from longspan.bench.served_engine import served_engine
 from longspan.bench.stream_client import StreamOrder, StreamTimes
 from longspan.engine import Engine, EngineOptions
-from longspan.errors import LongspanError
 from longspan.request import GenerationRequest
-from longspan.server import create_app, serve
 
+CLIENT = "longspan.bench.stream_client"
 PROMPT_TOKENS = 16
 CELLS = 256
 
@@ -76,7 +75,7 @@ async def bench_api(
     try:
         vocabulary = engine.model.description.vocabulary
         prompts = [prompt_of_length(vocabulary, PROMPT_TOKENS, seed) for seed in range(max(streams))]
-        async with _served(engine) as (host, port), _client() as client:
+        async with served_engine(engine) as (host, port), line_client(CLIENT) as client:
             rows = []
             for count in streams:
                 order = StreamOrder(host, port, tuple(prompts[:count]), tokens)
@@ -87,19 +86,19 @@ async def bench_api(
 
 
 async def _row(
-    engine: Engine, client: _Client, order: StreamOrder, rounds: int, report: Callable[[str], None]
+    engine: Engine, client: LineClient, order: StreamOrder, rounds: int, report: Callable[[str], None]
 ) -> ApiRow:
     report(f"{len(order.prompts)} streams: warm-up")
-    await client.run(order)
+    await _over_http(client, order)
     await _direct(engine, order)
     api: list[_Run] = []
     direct: list[_Run] = []
     for number in range(rounds):
         report(f"{len(order.prompts)} streams: round {number + 1} of {rounds}")
-        api.append(await client.run(order))
+        api.append(await _over_http(client, order))
         direct.append(await _direct(engine, order))
         direct.append(await _direct(engine, order))
-        api.append(await client.run(order))
+        api.append(await _over_http(client, order))
     rates = paired([run.rate for run in api], [run.rate for run in direct])
     added = paired_differences([run.token for run in api], [run.token for run in direct])
     added_cpu = paired_differences([run.cpu for run in api], [run.cpu for run in direct])
@@ -116,6 +115,12 @@ async def _row(
         throughput_ratio=rates.ratio,
         noise=rates.noise,
     )
+
+
+async def _over_http(client: LineClient, order: StreamOrder) -> _Run:
+    started = time.thread_time()
+    times = await client.ask(order, StreamTimes)
+    return _run_of(times, order.tokens, time.thread_time() - started)
 
 
 async def _direct(engine: Engine, order: StreamOrder) -> _Run:
@@ -138,52 +143,3 @@ def _run_of(times: StreamTimes, tokens: int, cpu: float) -> _Run:
     seconds = max(times.last) - min(times.asked)
     made = tokens * len(gaps)
     return _Run(statistics.mean(gaps), cpu / made, statistics.median(waits), made / seconds)
-
-
-class _Client:
-    """The client's process."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    async def run(self, order: StreamOrder) -> _Run:
-        """Have an order carried out. Raises LongspanError when the client ended instead."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        started = time.thread_time()
-        self._process.stdin.write(msgspec.json.encode(order) + b"\n")
-        line = await self._process.stdout.readline()
-        if not line:
-            raise LongspanError(f"the client ended with exit code {await self._process.wait()}; see above")
-        return _run_of(msgspec.json.decode(line, type=StreamTimes), order.tokens, time.thread_time() - started)
-
-
-@contextlib.asynccontextmanager
-async def _client() -> AsyncIterator[_Client]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "longspan.bench.stream_client",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=1 << 20,
-    )
-    try:
-        yield _Client(process)
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        await process.wait()
-
-
-@contextlib.asynccontextmanager
-async def _served(engine: Engine) -> AsyncIterator[tuple[str, int]]:
-    """The engine behind HTTP, on this loop, as `longspan serve` does it."""
-    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(create_app(engine), "127.0.0.1", 0, on_listening=listening.set_result))
-    try:
-        host, _, port = (await listening).removeprefix("http://").rpartition(":")
-        yield host, int(port)
-    finally:
-        serving.cancel()
-        await asyncio.wait((serving,))

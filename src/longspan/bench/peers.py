@@ -2,52 +2,48 @@
 
 llama.cpp       its own server, out of xllamacpp, on this machine; no distance
 llama.cpp-rpc   its own way to split: llama-server and rpc-server with a delayed link between them
+transformers    Hugging Face's library on the CPU, the file dequantised as it reads it; no distance
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import httpx
 import msgspec
 
 from longspan.bench.child_server import child_server
 from longspan.bench.paired import paired
-from longspan.bench.peer_server import PeerOptions
-from longspan.bench.rpc_peer import RpcOptions, rpc_peer
+from longspan.bench.peer_kinds import PEERS, Peer, PeerOrder, PeerPrograms, peer_server, why_absent
 from longspan.bench.wan_texts import MOST_REQUESTS, prompts
 from longspan.errors import LongspanError, UsageError
 from longspan.model.chat_template import ChatTemplate
 from longspan.model.source import GgufSource, ModelSource
 from longspan.model.tokenizer import Tokenizer
-from longspan.openmp import VARIABLES
-
-Peer = Literal["llama.cpp", "llama.cpp-rpc"]
 
 
 class PeerRow(msgspec.Struct, frozen=True):
     """One condition: all requests together, over HTTP, medians over rounds. ratio: ours over the peer's, median
-    over rounds. noise: relative difference of the two measurements of an arm in a round, median. delay_ms: one
-    way."""
+    over rounds. noise: relative difference of the two measurements of an arm in a round, median. delay_ms: one way.
+    absent: why a peer cannot run here; then it has one row, and nothing else stands in it."""
 
     peer: Peer
-    text: str
-    concurrency: int
-    delay_ms: float
-    tokens_per_second: float
-    peer_tokens_per_second: float
-    ratio: float
-    noise: float
+    text: str | None = None
+    concurrency: int | None = None
+    delay_ms: float | None = None
+    tokens_per_second: float | None = None
+    peer_tokens_per_second: float | None = None
+    ratio: float | None = None
+    noise: float | None = None
+    absent: str | None = None
 
 
 class PeersPlan(msgspec.Struct, frozen=True):
-    """What to measure. delays_ms: of the split; without rpc_server only this machine is measured."""
+    """What to measure. delays_ms: of a split peer."""
 
     texts: tuple[str, ...]
     concurrency: tuple[int, ...]
@@ -55,7 +51,8 @@ class PeersPlan(msgspec.Struct, frozen=True):
     tokens: int
     rounds: int
     threads: int
-    rpc_server: Path | None = None
+    peers: tuple[Peer, ...] = PEERS
+    programs: PeerPrograms = PeerPrograms()
 
     def __post_init__(self) -> None:
         if max(self.concurrency) > MOST_REQUESTS:
@@ -92,10 +89,13 @@ class Peers:
     async def measure(self) -> PeersFigures:
         """Every condition. Raises LongspanError."""
         plan = self._plan
-        rows = await self._side_by_side("llama.cpp", 0.0)
-        if plan.rpc_server is not None:
-            for delay in plan.delays_ms:
-                rows += await self._side_by_side("llama.cpp-rpc", delay)
+        rows: list[PeerRow] = []
+        for peer in plan.peers:
+            if (absent := await why_absent(peer, plan.programs)) is not None:
+                rows.append(PeerRow(peer, absent=absent))
+                continue
+            for delay in plan.delays_ms if peer == "llama.cpp-rpc" else (0.0,):
+                rows += await self._side_by_side(peer, delay)
         known = self._source.description
         return PeersFigures(tuple(rows), known.model_id, known.quantisation, plan.threads, plan.tokens, plan.rounds)
 
@@ -107,7 +107,10 @@ class Peers:
         ours += ["--context", str(self._cells)]
         if peer == "llama.cpp-rpc":
             ours += ["--stages", "2", "--link-delay", str(delay)]
-        async with child_server(ours) as our_url, self._peer(peer, delay) as peer_url:
+        source = self._source
+        slots = max(plan.concurrency)
+        order = PeerOrder(peer, source.path, source.description.layers, plan.threads, slots, self._cells, delay)
+        async with child_server(ours) as our_url, peer_server(order, plan.programs) as peer_url:
             arms = (_Asker(our_url, {}), _Asker(peer_url, {"cache_prompt": False}))
             try:
                 return [
@@ -118,22 +121,6 @@ class Peers:
             finally:
                 for arm in arms:
                     await arm.close()
-
-    @contextlib.asynccontextmanager
-    async def _peer(self, peer: Peer, delay: float) -> AsyncIterator[str]:
-        plan, path = self._plan, self._source.path
-        slots = max(plan.concurrency)
-        if peer == "llama.cpp-rpc":
-            assert plan.rpc_server is not None
-            half = self._source.description.layers // 2
-            options = RpcOptions(plan.rpc_server, path, half, plan.threads, slots, self._cells, delay)
-            async with rpc_peer(options) as url:
-                yield url
-        else:
-            asked = msgspec.json.encode(PeerOptions(str(path), plan.threads, slots, self._cells)).decode()
-            # The peer's threads wait as its builder chose, ours as we do.
-            async with child_server(["-m", "longspan.bench.peer_server", asked], without=VARIABLES) as url:
-                yield url
 
     async def _condition(
         self, peer: Peer, arms: tuple[_Asker, _Asker], text: str, count: int, delay: float

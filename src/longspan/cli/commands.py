@@ -36,6 +36,7 @@ class Family(NamedTuple):
 
 FAMILIES: tuple[Family, ...] = (
     Family("bench", CHECK, "measure what things cost on this machine"),
+    Family("ring", SERVE, "the ring of a server that runs"),
     Family("keys", SERVE, "certificates and tokens of a ring over several machines"),
     Family("trace", CHECK, "what a run did"),
     Family("lab", CHECK, "run the real planner in virtual time"),
@@ -47,6 +48,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("plan", "longspan.cli.plan:plan", SERVE, "who gets which layers, and how fast that will be"),
     Command("stage", "longspan.cli.stage:stage", SERVE, "hold some layers for a coordinator elsewhere"),
     Command("up", "longspan.cli.up:up", SERVE, "start the stages of a ring on other machines, over SSH"),
+    Command("ring show", "longspan.cli.ring:ring_show", SERVE, "stages of a server, and who has joined"),
+    Command("ring remove", "longspan.cli.ring:ring_remove", SERVE, "send a stage that has joined away"),
     Command("keys init", "longspan.cli.keys:keys_init", SERVE, "make an authority and a certificate for each node"),
     Command("keys add", "longspan.cli.keys:keys_add", SERVE, "make or renew the certificate of one node"),
     Command("keys show", "longspan.cli.keys:keys_show", SERVE, "names, fingerprints and ends of certificates"),
@@ -55,6 +58,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("chat", "longspan.cli.chat:chat", ASK, "talk to it in this terminal"),
     Command("pull", "longspan.cli.pull:pull", FILES, "fetch a model into the cache"),
     Command("split", "longspan.cli.split:split", FILES, "write a model as a package with a file for every layer"),
+    Command("train-mtp", "longspan.cli.train_mtp:train_mtp", FILES, "train a head that drafts for a model"),
     Command("top", "longspan.cli.top:top", CHECK, "watch a server: the dashboard in a terminal"),
     Command("doctor", "longspan.cli.doctor:doctor", CHECK, "what this machine has, and what is wrong with it"),
     Command("certify", "longspan.cli.certify:certify", CHECK, "is the split model the whole one, bit by bit?"),
@@ -74,6 +78,7 @@ COMMANDS: tuple[Command, ...] = (
         "what long prompts do to streams that decode",
     ),
     Command("bench api", "longspan.cli.bench_api:bench_api", CHECK, "what the API adds to a token"),
+    Command("bench viewers", "longspan.cli.bench_viewers:bench_viewers", CHECK, "what an open dashboard costs"),
     Command("bench peers", "longspan.cli.bench_peers:bench_peers", CHECK, "side by side with other servers"),
     Command("bench profile", "longspan.cli.bench_profile:bench_profile", CHECK, "where a token's time goes"),
     Command("bench wan", "longspan.cli.bench_wan:bench_wan", CHECK, "what speculation brings over distance"),
