@@ -175,7 +175,7 @@ def write_tiny_model(
         raise ValueError(f"{architecture} has no output matrix of its own")
     writer = gguf.GGUFWriter(path, architecture)
     try:
-        vocabulary = _write_vocabulary(writer)
+        vocabulary = write_vocabulary(writer)
         metadata: dict[str, Any] = {
             "block_count": layers,
             "context_length": context,
@@ -215,7 +215,7 @@ def write_tiny_model(
     return path
 
 
-def _write_vocabulary(writer: gguf.GGUFWriter) -> int:
+def write_vocabulary(writer: gguf.GGUFWriter) -> int:
     """A byte-level BPE vocabulary with three special tokens and a few merges; returns its size."""
     # The byte alphabet of GPT-2: printable bytes stand for themselves, the others for code points from 256 on.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]

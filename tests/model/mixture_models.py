@@ -9,6 +9,8 @@ from typing import Any
 import gguf
 import numpy as np
 
+from tests.tiny_models import write_vocabulary
+
 WIDTH, HEADS, HEAD, HIDDEN, EXPERTS, VOCABULARY = 64, 4, 16, 128, 4, 96
 
 Shapes = dict[str, tuple[int, ...]]
@@ -16,9 +18,22 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def write_mixture_model(
-    path: Path, architecture: str, *, layers: int = 5, dense: int = 2, draft: int = 0, seed: int = 0
+    path: Path,
+    architecture: str,
+    *,
+    layers: int = 5,
+    dense: int = 2,
+    draft: int = 0,
+    seed: int = 0,
+    own: tuple[str, ...] = (),
+    spoken: bool = False,
+    left_out: tuple[str, ...] = (),
 ) -> Path:
-    """Write a model with `dense` leading dense layers and `draft` prediction layers after the `layers` ones."""
+    """Write a model with `dense` leading dense layers and `draft` prediction layers after the `layers` ones.
+
+    own: what a prediction layer has for itself, of `OWN`. spoken: with the vocabulary of `tests.tiny_models`, so
+    that the model can be served. left_out: names of tensors, or keys of the metadata, that are not written.
+    """
     metadata, layer_shapes = _RECIPES[architecture]
     writer = gguf.GGUFWriter(path, architecture)
     common: dict[str, Any] = {
@@ -30,26 +45,32 @@ def write_mixture_model(
         "attention.layer_norm_rms_epsilon": 1e-5,
         "expert_count": EXPERTS,
         "expert_used_count": 2,
-        "vocab_size": VOCABULARY,
     }
     if dense:
         common["leading_dense_block_count"] = dense
     if draft:
         common["nextn_predict_layers"] = draft
+    vocabulary = write_vocabulary(writer) if spoken else VOCABULARY
+    common["vocab_size"] = vocabulary
     for key, value in (common | metadata).items():
+        if key in left_out:
+            continue
         add: Callable[[str, Any], None] = writer.add_float32 if isinstance(value, float) else writer.add_uint32
         if isinstance(value, bool):
             add = writer.add_bool
         add(f"{architecture}.{key}", value)
-    writer.add_tokenizer_model("no_vocab")
+    if not spoken:
+        writer.add_tokenizer_model("no_vocab")
     random = np.random.default_rng(seed)
-    _add(writer, random, "", {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)})
-    _add(writer, random, "", {"output.weight": (VOCABULARY, WIDTH)})
+    _add(writer, random, "", {"token_embd.weight": (vocabulary, WIDTH), "output_norm.weight": (WIDTH,)})
+    _add(writer, random, "", {"output.weight": (vocabulary, WIDTH)})
     for layer in range(layers + draft):
         feed_forward = _DENSE if layer < dense else _MIXTURE
         _add(writer, random, f"blk.{layer}.", layer_shapes | feed_forward)
         if layer >= layers:
-            _add(writer, random, f"blk.{layer}.", _DRAFT)
+            extra = {f"nextn.{name}.weight": OWN[name](vocabulary) for name in own}
+            drafting = {name: shape for name, shape in (_DRAFT | extra).items() if name not in left_out}
+            _add(writer, random, f"blk.{layer}.", drafting)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -89,6 +110,12 @@ _DRAFT: Shapes = {
     "nextn.enorm.weight": (WIDTH,),
     "nextn.hnorm.weight": (WIDTH,),
 }
+OWN: dict[str, Callable[[int], tuple[int, ...]]] = {
+    "shared_head_norm": lambda vocabulary: (WIDTH,),
+    "shared_head_head": lambda vocabulary: (vocabulary, WIDTH),
+    "embed_tokens": lambda vocabulary: (vocabulary, WIDTH),
+}
+"""What a prediction layer may have of its own; without, it uses the model's."""
 _ATTENTION: Shapes = {
     "attn_norm.weight": (WIDTH,),
     "attn_q.weight": (HEADS * HEAD, WIDTH),

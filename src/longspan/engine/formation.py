@@ -11,6 +11,7 @@ from longspan.engine.locking import locked, locked_names
 from longspan.engine.options import DEFAULT_CONTEXT, EngineOptions
 from longspan.errors import UsageError
 from longspan.model.mtp_head import find_head
+from longspan.model.nextn import has_head, obstacle
 from longspan.model.source import ModelSource
 from longspan.model.splits import even_splits, parse_splits
 from longspan.ring.artifact_source import ArtifactSource
@@ -51,7 +52,9 @@ class Formation:
         longest = description.context_length
         if options.context is not None and options.context > longest:
             raise UsageError(f"a context of {options.context} positions is asked for, the model has {longest}")
-        if self.trees and find_head(source) is None:
+        # Why the model's own MTP layers are not used although drafts are wanted of them; said once.
+        self._head_obstacle = obstacle(source) if self.drafts and find_head(source) is None else ""
+        if self.trees and not has_head(source):
             raise UsageError(
                 "trees of drafts (--latency tree) need an MTP head, and Longspan has none for "
                 f"{description.model_id}; leave --latency away"
@@ -92,6 +95,9 @@ class Formation:
 
     async def plan(self, report: Callable[[str], None]) -> RingPlan:
         """Start the local stages that are not running, and say where everything is. Raises RingError."""
+        if self._head_obstacle:
+            report(f"the MTP layers of the model draft nothing: {self._head_obstacle}")
+            self._head_obstacle = ""
         wanted = [] if self._elsewhere else range(1 if self.holds_first else 0, len(self.ranges))
         missing = [index for index in wanted if index not in self._children or not self._children[index].running]
         if missing:

@@ -33,6 +33,16 @@ class AllFull(enum.Enum):
     REFUSED = "refused"
 
 
+class HiddenState(enum.Enum):
+    """Which hidden state of the base model its own MTP layer (`nextn`) fuses with the token that follows.
+
+    NORMED: the one after the output norm, which the output matrix takes too; for deeper drafts the layer's own,
+    after its norm. llama.cpp's MTP graphs of every architecture below do so.
+    """
+
+    NORMED = "after the output norm"
+
+
 @dataclasses.dataclass(frozen=True)
 class SlidingWindow:
     """Which layers see a window only.
@@ -59,6 +69,8 @@ class Architecture:
     telling_counts: layer counts from which llama.cpp reads the variant of the model. A stage must not have one of
         these counts, and a model that has one must not be cut.
     required: metadata keys (without `ARCH.`) for which llama.cpp would else take a value from the layer count.
+    mtp_hidden: what the model's own MTP layer takes, if it has one; None: not known, so such a layer is not used.
+    mtp_required: as `required`, for the MTP layer alone.
     """
 
     name: str
@@ -70,6 +82,8 @@ class Architecture:
     cut_multiple: int = 1
     telling_counts: frozenset[int] = frozenset()
     required: tuple[str, ...] = ()
+    mtp_hidden: HiddenState | None = None
+    mtp_required: tuple[str, ...] = ()
 
 
 _SCALED = EmbeddingScale.SQRT_WIDTH
@@ -80,7 +94,12 @@ _KNOWN: tuple[Architecture, ...] = (
     Architecture("chatglm"),
     Architecture("cohere2", window=SlidingWindow(4, AllFull.REFUSED)),
     Architecture("command-r", telling_counts=frozenset({64})),
-    Architecture("deepseek2", telling_counts=frozenset({26, 27, 47, 48})),
+    Architecture(
+        "deepseek2",
+        telling_counts=frozenset({26, 27, 47, 48}),
+        mtp_hidden=HiddenState.NORMED,
+        mtp_required=("expert_gating_func",),
+    ),
     Architecture("dots1", tied_fallback=False),
     Architecture("ernie4_5"),
     Architecture("exaone"),
@@ -100,7 +119,7 @@ _KNOWN: tuple[Architecture, ...] = (
         telling_counts=frozenset({62}),
     ),
     Architecture("glm4", input_tensor="embd"),
-    Architecture("glm4moe", input_tensor="embd"),
+    Architecture("glm4moe", input_tensor="embd", mtp_hidden=HiddenState.NORMED),
     Architecture("gpt-oss", tied_fallback=False, window=SlidingWindow(2, AllFull.WIDEN)),
     Architecture("granite", embedding_scale=_BY_METADATA),
     Architecture("hunyuan-dense"),

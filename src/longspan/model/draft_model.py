@@ -70,6 +70,7 @@ class DraftModel:
     file: GGUF of one layer with `len(vocabulary)` rows of logits. vocabulary: (n,) the token of each row.
     embedding, output: rows of the model's token embedding and of its output matrix.
     prefix_tokens: (p + 1,), prefix_hidden: (p, width): see `mtp_head`; p may be 0.
+    input_tensor: see `model.architecture.Architecture`.
     """
 
     file: Path
@@ -79,6 +80,7 @@ class DraftModel:
     vocabulary: npt.NDArray[np.int32]
     prefix_tokens: npt.NDArray[np.int32]
     prefix_hidden: Array
+    input_tensor: str | None = None
 
     @property
     def width(self) -> int:

@@ -4,10 +4,12 @@
     metadata.gguf       metadata with tokenizer and chat template, and small tensors that every stage needs
     embedding.gguf      token_embd
     output.gguf         output norm and, unless it is tied, the output matrix
+    mtp.gguf            the model's own MTP layer, if it has one that can draft (see `model.nextn`)
     layers/0000.gguf …  one a layer, tensors named as in the model
 
-A stage needs package.json, metadata.gguf and its layers; the last stage output.gguf too (and embedding.gguf if the
-embedding is the output matrix). package.json is written last; the directory gets its name only when it is whole.
+A stage needs package.json, metadata.gguf and its layers; the last stage output.gguf too, embedding.gguf if the
+embedding is the output matrix or if it drafts, and for that mtp.gguf. package.json is written last; the directory
+gets its name only when it is whole.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from longspan.model.progress import Progress
 
 SCHEMA_VERSION = 1
 MANIFEST = "package.json"
-Role = Literal["metadata", "embedding", "output", "layer"]
+Role = Literal["metadata", "embedding", "output", "mtp", "layer"]
 _SHARED: tuple[Role, ...] = ("metadata", "embedding", "output")
 _MAXIMUM_MANIFEST = 16 << 20
 _MAXIMUM_LAYERS = 4_096
@@ -76,6 +78,15 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def artifact(self, role: Role, layer: int | None = None) -> Artifact:
         return next(found for found in self.artifacts if found.role == role and found.layer == layer)
+
+    @property
+    def mtp(self) -> Artifact | None:
+        """The model's own MTP layer, if there is one that can be used."""
+        return next((found for found in self.artifacts if found.role == "mtp"), None)
+
+    def needed_to_draft(self) -> list[Artifact]:
+        """What drafting on the last stage takes, besides the stage itself: the tokens, and the MTP layer."""
+        return [self.artifact("embedding"), *([self.mtp] if self.mtp is not None else [])]
 
     def needed(self, start: int, end: int) -> list[Artifact]:
         """What a stage of the layers [start, end) is composed from."""
@@ -156,6 +167,8 @@ def _check_manifest(manifest: Manifest, path: Path) -> None:
         demand((artifact.role == "layer") == (artifact.layer is not None), f"{artifact.path} has a wrong layer")
     expected: Counter[tuple[Role, int | None]] = Counter((role, None) for role in _SHARED)
     expected.update(("layer", layer) for layer in range(manifest.layer_count))
+    if manifest.mtp is not None:
+        expected[("mtp", None)] = 1
     found = Counter((artifact.role, artifact.layer) for artifact in manifest.artifacts)
     wrong = sorted(
         f"{role} {'' if n is None else n}".strip() for role, n in (expected - found) + (found - expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 from longspan.errors import ModelError, PackageError
@@ -72,6 +73,18 @@ class ModelSource(abc.ABC):
     @abc.abstractmethod
     def _parts(self, start: int, end: int) -> StageParts:
         """The metadata and the tensors that the stage [start, end) needs."""
+
+    @abc.abstractmethod
+    def mtp_parts(self) -> StageParts | None:
+        """What the model's own MTP layer is made from, see `model.nextn`; None when it is not there.
+
+        Raises ModelError when files are missing or damaged.
+        """
+
+    @property
+    def mtp_layers(self) -> int:
+        """How many layers that draft the model has, by its metadata."""
+        return self._layers.mtp_layers
 
     @property
     @abc.abstractmethod
@@ -161,6 +174,9 @@ class GgufSource(ModelSource):
 
     def token_embedding(self, library: str | None = None) -> TokenEmbedding:
         return TokenEmbedding(self.file.tensors[EMBEDDING], self._description.embedding_scale, library)
+
+    def mtp_parts(self) -> StageParts | None:
+        return self._parts(0, self._description.layers) if self.mtp_layers else None
 
     @property
     def _layers(self) -> LayerMetadata:
@@ -262,8 +278,16 @@ class PackageSource(ModelSource):
         file = self._open(self.manifest.artifact("embedding"))
         return TokenEmbedding(_embedding_of(file), self.description.embedding_scale, library)
 
+    def mtp_parts(self) -> StageParts | None:
+        if self.manifest.mtp is None:
+            return None
+        shared = [self.manifest.artifact(role) for role in ("metadata", "output")]
+        return self._gathered([*shared, *self.manifest.needed_to_draft()])
+
     def _parts(self, start: int, end: int) -> StageParts:
-        needed = self.manifest.needed(start, end)
+        return self._gathered(self.manifest.needed(start, end))
+
+    def _gathered(self, needed: Sequence[Artifact]) -> StageParts:
         check_artifacts(self._directory, needed, self._progress)
         tensors: dict[str, Tensor] = {}
         for artifact in needed:

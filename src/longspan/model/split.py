@@ -17,6 +17,7 @@ from longspan.errors import UsageError
 from longspan.model.compose import EMBEDDING, block_of, is_output
 from longspan.model.gguf_writer import NewTensor, gguf_chunks, gguf_size
 from longspan.model.metadata import MetadataValue
+from longspan.model.nextn import carries_head
 from longspan.model.package import MANIFEST, SCHEMA_VERSION, Artifact, Manifest, Role, requantised_digest
 from longspan.model.progress import Progress
 from longspan.model.quantisation import row_type
@@ -98,14 +99,16 @@ def _locked(directory: Path) -> Iterator[None]:
 def _plan(source: GgufSource, target: str | None) -> list[_Planned]:
     tied = source.description.tied_embeddings
     layers: dict[int, list[NewTensor]] = {layer: [] for layer in range(source.description.layers)}
-    everywhere, embedding, output = [], [], []
+    everywhere, embedding, output, mtp = [], [], [], []
+    drafts = carries_head(source)
     for tensor in source.file.tensors.values():
         new = packed(tensor, target, tied=tied)
         block = block_of(tensor.name)
         if block is not None:
-            # Draft layers, which follow the others, are left out: nothing runs them.
             if block in layers:
                 layers[block].append(new)
+            elif block == len(layers) and drafts:
+                mtp.append(new)  # of several MTP layers the first is all that is used
         elif is_output(tensor.name):
             output.append(new)
         elif tensor.name == EMBEDDING:
@@ -118,6 +121,7 @@ def _plan(source: GgufSource, target: str | None) -> list[_Planned]:
         _Planned("metadata.gguf", "metadata", None, metadata, everywhere),
         _Planned("embedding.gguf", "embedding", None, short, embedding),
         _Planned("output.gguf", "output", None, short, output),
+        *([_Planned("mtp.gguf", "mtp", None, short, mtp)] if mtp else []),
         *(_Planned(f"layers/{layer:04d}.gguf", "layer", layer, short, layers[layer]) for layer in layers),
     ]
 

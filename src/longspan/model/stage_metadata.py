@@ -28,7 +28,8 @@ _PAST_EVERY_CONTEXT = 1 << 30
 class LayerMetadata:
     """The metadata of a model of a known architecture, as splitting needs it.
 
-    layers: those that generate; draft layers (`nextn_predict_layers`), which follow them, are left out of stages.
+    layers: those that generate. mtp_layers: how many follow them that draft (`nextn_predict_layers`); no stage
+    holds these, see `model.nextn`.
     """
 
     def __init__(self, architecture: Architecture, metadata: Mapping[str, MetadataValue], blocks: int) -> None:
@@ -38,16 +39,13 @@ class LayerMetadata:
         """
         self._architecture = architecture
         self._metadata = metadata
-        drafts = self._integer("nextn_predict_layers") or 0
-        self.layers = blocks - drafts
+        self.mtp_layers = self._integer("nextn_predict_layers") or 0
+        self.layers = blocks - self.mtp_layers
         if self.layers < 1:
-            raise ArchitectureError(f"the model has {drafts} draft layers among {blocks}, so none that generates.")
-        missing = [key for key in architecture.required if self._key(key) not in metadata]
-        if missing:
             raise ArchitectureError(
-                f"the model lacks the metadata {', '.join(map(self._key, missing))}; llama.cpp would guess from "
-                "the layer count, which a stage changes. Convert the model again with a current llama.cpp."
+                f"the model has {self.mtp_layers} draft layers among {blocks}, so none that generates."
             )
+        self._demand(architecture.required)
         for key, value in metadata.items():
             known = (*map(self._key, _PER_LAYER), *map(self._key, _FIXED))
             if value.is_array and key.startswith(f"{architecture.name}.") and key not in known:
@@ -56,6 +54,14 @@ class LayerMetadata:
                 )
             if key in map(self._key, _PER_LAYER) and value.is_array and value.count not in (blocks, self.layers):
                 raise ArchitectureError(f"the array {key} has {value.count} elements, the model {blocks} layers.")
+
+    def _demand(self, keys: tuple[str, ...]) -> None:
+        missing = [key for key in map(self._key, keys) if key not in self._metadata]
+        if missing:
+            raise ArchitectureError(
+                f"the model lacks the metadata {', '.join(missing)}; llama.cpp would guess from the layer count, "
+                "which a stage changes. Convert the model again with a current llama.cpp."
+            )
 
     def _key(self, name: str) -> str:
         return f"{self._architecture.name}.{name}"
@@ -122,6 +128,24 @@ class LayerMetadata:
         Raises ArchitectureError as `check_range` does.
         """
         self.check_range(start, end)
+        return self._of_blocks(start, end, vocabulary)
+
+    def of_mtp_layer(self, vocabulary: int) -> dict[str, MetadataValue]:
+        """The metadata of the first MTP layer as a model of its own, with `vocabulary` unnamed tokens.
+
+        Raises ArchitectureError when something that it needs is not in the model's metadata.
+        """
+        self._demand(self._architecture.mtp_required)
+        short = [key for key in map(self._key, _PER_LAYER) if self._ends_early(key)]
+        if short:
+            raise ArchitectureError(f"the array {short[0]} has no element for the MTP layer.")
+        return self._of_blocks(self.layers, self.layers + 1, vocabulary)
+
+    def _ends_early(self, key: str) -> bool:
+        value = self._metadata.get(key)
+        return value is not None and value.count is not None and value.count <= self.layers
+
+    def _of_blocks(self, start: int, end: int, vocabulary: int) -> dict[str, MetadataValue]:
         kept = {key: value for key, value in self._metadata.items() if not key.startswith(_DROPPED)}
         for name in _PER_LAYER:
             value = kept.get(self._key(name))

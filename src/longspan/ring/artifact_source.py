@@ -67,10 +67,7 @@ class ArtifactSource:
         if want.name == MANIFEST:
             path = directory / MANIFEST
             return path, path.stat().st_size
-        # The embedding too: a draft head on the last stage looks tokens up.
-        own = manifest.needed(start, end) + (
-            [manifest.artifact("embedding")] if end == manifest.layer_count else []
-        )
+        own = manifest.needed(start, end) + (manifest.needed_to_draft() if end == manifest.layer_count else [])
         for artifact in own:
             if artifact.path == want.name:
                 check_artifacts(directory, [artifact], SilentProgress())

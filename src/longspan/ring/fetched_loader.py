@@ -47,9 +47,9 @@ class FetchedLoader(StageLoader):
         source = PackageSource(store.directory)
         needed = manifest.needed(start, end)
         composed = sum(artifact.bytes for artifact in needed)
-        if end == manifest.layer_count and self._mtp_head and find_head(source) is not None:
-            embedding = manifest.artifact("embedding")
-            needed += [] if embedding in needed else [embedding]
+        if end == manifest.layer_count and self._mtp_head:
+            drafts = manifest.mtp is not None or find_head(source) is not None
+            needed += [part for part in manifest.needed_to_draft() if drafts and part not in needed]
         await fetch.artifacts(needed, composed=composed)
         self._loader = loader = LlamaLoader(
             source, threads=self._threads, library=self._library, mtp_head=self._mtp_head

@@ -13,6 +13,7 @@ from longspan.model.architecture import find_architecture
 from longspan.model.draft_model import DraftModel, compose_draft_model
 from longspan.model.grammar import GrammarVocabulary
 from longspan.model.mtp_head import find_head, read_head
+from longspan.model.nextn import carries_head, compose_own_head
 from longspan.model.source import ModelSource
 from longspan.model.tokenizer import Tokenizer
 from longspan.ring.loader import StageLoader
@@ -34,8 +35,9 @@ class LlamaLoader(StageLoader):
     """A `StageLoader` over a model source.
 
     threads: of the compute, None for all cores. sampler: of the last stage.
-    mtp_head: what drafts on the last stage: a head's file; True for the one that Longspan carries for the model, if
-    it carries one; False for none. draft_length, least_chance: see `MtpDrafter`.
+    mtp_head: what drafts on the last stage: a head's file; True for the one that Longspan carries for the model,
+    else the model's own MTP layer, if there is either; False for none.
+    draft_length, least_chance: see `MtpDrafter`.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class LlamaLoader(StageLoader):
         return free_bytes(load_library(self._library))
 
     def _draft_model(self, stage_file: Path) -> DraftModel | None:
-        path = find_head(self._source) if isinstance(self._mtp_head, bool) else self._mtp_head
-        if path is None or self._mtp_head is False:
+        if self._mtp_head is False:
             return None
+        path = find_head(self._source) if self._mtp_head is True else self._mtp_head
+        if path is None:
+            return compose_own_head(self._source, self._library) if carries_head(self._source) else None
         embedding = self._source.token_embedding(self._library)
         return compose_draft_model(read_head(path), stage_file, embedding, self._source.digest)

@@ -83,11 +83,11 @@ class GraphTap:
             self._next = self._targets.pop()
 
     def finish(self, rows: int, sub_batches: int) -> bool:
-        """After a run: True when all `rows` were read and written, False when the run has to be repeated."""
+        """After a run: True when `rows` rows were read and all inputs written, False when it has to be repeated."""
         complete = (
             not self._surprised
             and (not self.reads or self._read_rows == rows)
-            and (not self.writes or self._written_rows == rows)
+            and (not self.writes or self._written_rows == len(self._inputs))
         )
         per_graph = self.reads + self.writes
         if self._counting and not complete:

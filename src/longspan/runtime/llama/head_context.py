@@ -35,7 +35,7 @@ class HeadContext:
         self._token_halves: dict[int, Array] = {}
         # numpy's matrix products are small here; its own threads would only take the cores from llama.cpp's.
         self._blas = ThreadpoolController().select(user_api="blas")
-        self._tap = GraphTap(library, "result_norm", model.width, slots)
+        self._tap = GraphTap(library, "result_norm", model.width, slots, input=model.input_tensor)
         self._context = LlamaContext(
             library,
             model.file,
@@ -46,6 +46,7 @@ class HeadContext:
             max_outputs=slots,
             callback=self._tap.callback,
             unified=True,
+            by_token=model.input_tensor is not None,
         )
         self._prefix = 0
         if len(model.prefix_hidden):
