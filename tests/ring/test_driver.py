@@ -20,9 +20,10 @@ from longspan.ring import stage_session as stage_session_module
 from longspan.ring.driver import RingDriver
 from longspan.ring.frame import Frame, Kind
 from longspan.ring.messages import Assignment, Failed, Ready, encode
+from longspan.ring.next_stage import NeighbourError
 from longspan.ring.stage_client import StageClient
 from longspan.ring.stage_server import StageServer
-from longspan.ring.stage_session import StageSession, _NeighbourError
+from longspan.ring.stage_session import StageSession
 from longspan.runtime.base import StageRuntime
 from longspan.runtime.script import Script, scripted_tokens
 from longspan.runtime.scripted import FailSpan, RaiseError
@@ -507,9 +508,9 @@ async def test_who_reports_a_loss_is_not_taken_for_the_lost_one() -> None:
                 session = servers[witness]._session
                 assert session is not None
                 if lost > witness:
-                    session._end(session._lost_next(RingError("cable cut")))
+                    session._end(session._following.lost(RingError("cable cut")))
                 else:
-                    session._end(_NeighbourError(lost, "cable cut"))
+                    session._end(NeighbourError(lost, "cable cut"))
                 reason = await coordinator.failure()
                 assert reason.startswith(f"stage {lost} (layers {2 * lost}-{2 * lost + 2}, ")
                 assert "cable cut" in reason
