@@ -15,7 +15,7 @@ import pytest
 
 from longspan.engine import Engine, EngineOptions
 from longspan.engine import healing as healing_module
-from longspan.errors import RingError, RingIncompleteError
+from longspan.errors import RequestTimeoutError, RingError, RingIncompleteError
 from longspan.model.source import GgufSource
 from longspan.model.storage import CACHE_VARIABLE
 from longspan.ring import driver as driver_module
@@ -222,6 +222,21 @@ async def test_a_stop_wins_over_a_stage_that_does_not_become_ready(
         finally:
             stuck.set()
             await running.servers[1].close()
+
+
+async def test_a_deadline_counts_also_while_the_ring_is_down(scripted: Scripted) -> None:
+    async with scripted(2, seconds=0.002) as running:
+        stream = running.engine.submit(request(PROMPT, 60))
+        answer = await first(stream, 2)
+        await running.servers[1].close()
+        await until(lambda: not running.engine.readiness().ready)
+        started = time.perf_counter()
+        with pytest.raises(RequestTimeoutError):
+            await whole(running.engine.submit(request([7], 5, deadline=0.3)))
+        assert 0.25 < time.perf_counter() - started < 5.0
+        await restart(running, 1)
+        assert (await rest(answer, stream)).tokens == truth(running.script, request(PROMPT, 60))
+        await running.servers[1].close()
 
 
 async def test_what_nobody_expected_while_forming_is_tried_again(

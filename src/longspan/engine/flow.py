@@ -76,20 +76,21 @@ class Flow:
         self.pump()
 
     def pump(self) -> None:
-        """Plan and send while the first stage can take work."""
-        planner, driver = self._planner, self._driver
-        if driver is None or not self._serving():
-            return
+        """Plan and send while the first stage can take work. Requests time out also while there is no ring."""
+        if self._driver is not None and self._serving():
+            self._feed(self._driver)
+        self._events += self._planner.take_events()
+        if self._events:
+            self._settle_later()
+        self._arm_timer()
+
+    def _feed(self, driver: RingDriver) -> None:
         while driver.pending < self._backlog:
-            iteration = planner.plan(self.now())
+            iteration = self._planner.plan(self.now())
             if iteration is None:
                 break
             tokens = np.array([token for span in iteration.spans for token in span.tokens], np.int32)
             driver.send(iteration, self._embedding.rows(tokens))
-        self._events += planner.take_events()
-        if self._events:
-            self._settle_later()
-        self._arm_timer()
 
     def take(self, result: IterationResult) -> None:
         """An iteration is back."""
