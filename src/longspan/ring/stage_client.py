@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
@@ -28,6 +29,7 @@ from longspan.ring.messages import (
     encode,
 )
 from longspan.ring.ring_plan import StagePlace
+from longspan.ring.round_trips import RoundTrips
 from longspan.ring.security import OPEN, Security
 from longspan.ring.tcp import TcpLink
 from longspan.runtime.base import Capacity
@@ -40,6 +42,8 @@ FIRST_SIGN_SECONDS = 30.0
 MOST_PINGS = 64
 LOAD_SECONDS = 900.0
 """Longest time between two signs of life of a stage that loads its layers."""
+
+log = logging.getLogger(__name__)
 
 
 class StageClient:
@@ -66,6 +70,7 @@ class StageClient:
         self._link: Link | None = None
         self._ready: Ready | None = None
         self._pings: dict[int, float] = {}
+        self._round_trips = RoundTrips()
         self._ping_number = 0
         self._heard = 0.0
 
@@ -141,9 +146,15 @@ class StageClient:
             number = decode(frame, Ping).number
             sent = self._pings.get(number)
             if sent is not None:
-                self.link.statistics.round_trip = time.perf_counter() - sent
+                self._measured(time.perf_counter() - sent)
             # Answers come in order: who answers this ping is past the ones before.
             self._pings = {later: at for later, at in self._pings.items() if later > number}
+
+    def _measured(self, round_trip: float) -> None:
+        """A ping has come back. A link that is slower than it was goes on: only silence ends it."""
+        self.link.statistics.round_trip = round_trip
+        if self._round_trips.note(round_trip):
+            log.warning("%s: %s", self.name, self._round_trips.remark or "its round trip is the old one again")
 
     def ping(self) -> None:
         """Ask for a sign of life. What a full link does not take counts as asked: it is full of other questions."""
@@ -177,7 +188,7 @@ class StageClient:
             self.place.end,
             f"{self._address[0]}:{self._address[1]}",
             self.state,
-            self.detail,
+            self.detail or self._round_trips.remark,
             ready.pid if ready else None,
             None if round_trip is None else round_trip * 1000,
             compute_ms,
