@@ -10,6 +10,7 @@ with `exit_code`; the server answers with `status`. Anything that is not a `Long
     │   │   └── PackageError         a layer package is damaged, incomplete or of another model
     │   ├── PlacementError       layers cannot be placed on the nodes, and why
     │   ├── LockError            a topology lock cannot be read
+    │   ├── UnknownStageError    status 404           no stage of that name has joined
     │   └── RequestError         a request cannot be honoured (carries `param` and `code`)
     │       ├── ContextLengthError   prompt and answer do not fit the context
     │       └── UnknownModelError    status 404
@@ -41,6 +42,7 @@ __all__ = [
     "RuntimeUnavailableError",
     "TopologyMismatchError",
     "UnknownModelError",
+    "UnknownStageError",
     "UsageError",
 ]
 
@@ -77,6 +79,12 @@ class PlacementError(UsageError):
 
 class LockError(UsageError):
     """A topology lock is damaged, or of another version."""
+
+
+class UnknownStageError(UsageError):
+    """No stage of this name has joined the ring."""
+
+    status = 404
 
 
 class RequestError(UsageError):

@@ -31,8 +31,19 @@ class StageStatus(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None
 
 
+class MemberStatus(msgspec.Struct, frozen=True):
+    """A stage that has joined by itself. stage: its index in the ring; None for a spare."""
+
+    name: str
+    address: str
+    stage: int | None = None
+
+
 class RingStatus(msgspec.Struct, frozen=True):
-    """The whole ring. epoch: raised each time the ring forms again. link_delay_ms: emulated, one way."""
+    """The whole ring. epoch: raised each time the ring forms again. link_delay_ms: emulated, one way.
+
+    members: stages that have joined by themselves, in the order in which they did; empty for any other ring.
+    """
 
     model_id: str
     digest: str
@@ -40,6 +51,7 @@ class RingStatus(msgspec.Struct, frozen=True):
     layers: int
     stages: tuple[StageStatus, ...]
     link_delay_ms: float = 0.0
+    members: tuple[MemberStatus, ...] = ()
 
 
 class Readiness(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import pytest
 
 from longspan.engine import Engine, EngineOptions
 from longspan.engine import gathering as gathering_module
-from longspan.errors import RingError, UsageError
+from longspan.errors import RingError, UnknownStageError, UsageError
 from longspan.model.source import GgufSource
 from longspan.ring.membership import DismissedError, Membership
 from longspan.ring.seating import Member
@@ -211,13 +211,22 @@ async def test_the_operator_sends_a_stage_away(serving: Gathered) -> None:
     spare = await serving.join("spare")
     await until(lambda: "spare" in str([member.name for member in registered(engine)]))
     first_is_one = places(engine) == at(one, two)
+    assert {member.name: member.stage for member in engine.ring().members} == {
+        "one": 0 if first_is_one else 1,
+        "two": 1 if first_is_one else 0,
+        "spare": None,
+    }
     await engine.remove_stage("one")
     with pytest.raises(DismissedError, match="the operator has removed one"):
         await asyncio.wait_for(one.task, 5)
     await until(
         lambda: places(engine) == (at(spare, two) if first_is_one else at(two, spare)) and engine.readiness().ready
     )
-    with pytest.raises(UsageError, match="no stage 'one' has joined; there is"):
+    assert {member.name: member.stage for member in engine.ring().members} == {
+        "spare": 0 if first_is_one else 1,
+        "two": 1 if first_is_one else 0,
+    }
+    with pytest.raises(UnknownStageError, match="no stage 'one' has joined; there is"):
         await engine.remove_stage("one")
 
 
@@ -232,7 +241,8 @@ async def test_stages_that_are_called_cannot_be_removed(
     scripted: Callable[..., contextlib.AbstractAsyncContextManager[object]],
 ) -> None:
     async with scripted(2) as running:
-        with pytest.raises(UsageError, match="none can be removed"):
+        assert running.engine.ring().members == ()  # type: ignore[attr-defined]
+        with pytest.raises(UnknownStageError, match="none can be removed"):
             await running.engine.remove_stage("one")  # type: ignore[attr-defined]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from longspan.errors import LongspanError
+from longspan.errors import LongspanError, UnknownStageError
 from longspan.model.chat_template import ChatTemplate
 from longspan.model.grammar import GrammarVocabulary
 from longspan.model.tokenizer import Tokenizer
@@ -19,7 +19,15 @@ from longspan.request import GenerationRequest, Piece, Timings
 from longspan.schedule.guard import GuardState
 from longspan.schedule.statistics import ROW_BUCKETS, PlannerStatistics
 from longspan.schedule.trace import TraceRecord
-from longspan.status import EngineActivity, EngineStatistics, Readiness, RequestStatus, RingStatus, StageStatus
+from longspan.status import (
+    EngineActivity,
+    EngineStatistics,
+    MemberStatus,
+    Readiness,
+    RequestStatus,
+    RingStatus,
+    StageStatus,
+)
 from tests.tiny_models import CHAT_TEMPLATE
 
 Step = Piece | Exception | float | asyncio.Event
@@ -107,6 +115,7 @@ class ScriptedEngine:
         self.requests: list[GenerationRequest] = []
         self.streams: list[ScriptedStream] = []
         self.records: list[TraceRecord] = []
+        self.members = ["garage", "attic", "cellar"]
         self.now = 100.0
 
     @property
@@ -127,7 +136,16 @@ class ScriptedEngine:
             StageStatus(0, 0, 2, "in this process", "ready", compute_ms=4.0, memory_bytes=1000),
             StageStatus(1, 2, 4, "127.0.0.1:4242", "ready", round_trip_ms=50.0),
         )
-        return RingStatus(self.model.id, "ab" * 32, 3, 4, stages, 25.0)
+        members = tuple(
+            MemberStatus(name, f"192.0.2.{index}:7000", index if index < 2 else None)
+            for index, name in enumerate(self.members)
+        )
+        return RingStatus(self.model.id, "ab" * 32, 3, 4, stages, 25.0, members)
+
+    async def remove_stage(self, name: str) -> None:
+        if name not in self.members:
+            raise UnknownStageError(f"no stage {name!r} has joined; there is {', '.join(self.members)}")
+        self.members.remove(name)
 
     def readiness(self) -> Readiness:
         return Readiness(not self.missing, self.missing)

@@ -56,11 +56,12 @@ def test_what_is_answered_is_what_is_documented(client: httpx.Client, engine: Sc
         "/detokenize": {"tokens": [5]},
     }
     schemas = openapi()["components"]["schemas"]
+    engine.members.append("default")
     for operation in OPERATIONS:
         path = operation.path.replace("{name}", "default")
         body = bodies.get(operation.path)
         response = client.request(operation.method, path, json=body)
-        assert response.status_code == 200, (path, response.text)
+        assert response.status_code == (204 if operation.method == "delete" else 200), (path, response.text)
         if operation.answer is not None:
             schema = schemas[operation.answer.__name__]
             answer = response.json()

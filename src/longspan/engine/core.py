@@ -10,6 +10,7 @@ import msgspec
 from longspan.engine.answer import Answer
 from longspan.engine.answers import Answers
 from longspan.engine.counters import Counters
+from longspan.engine.draft_runner import DraftRunner
 from longspan.engine.flow import Flow
 from longspan.engine.formation import Formation
 from longspan.engine.healing import Healing
@@ -32,7 +33,7 @@ from longspan.schedule.span import IterationResult
 from longspan.speculate.proposers import proposer_maker
 from longspan.speculate.speculation import Speculation, SpeculationPolicy
 from longspan.speculate.tree_speculation import TreeSpeculation
-from longspan.status import EngineActivity, EngineStatistics, StageStatus
+from longspan.status import EngineActivity, EngineStatistics, MemberStatus, StageStatus
 
 
 class EngineCore:
@@ -59,6 +60,11 @@ class EngineCore:
         self._planner: Planner | None = None
         self._flow: Flow | None = None
         self._speculation: Speculation | TreeSpeculation | None = None
+        self._draft_runner: DraftRunner | None = None
+        if options.draft_model is not None and not self._formation.trees:
+            self._draft_runner = DraftRunner(
+                options, source, self._formation.threads, on_drafts=self._on_room, report=report
+            )
         self._healing = Healing(
             clear=self._clear,
             form=self._form,
@@ -75,6 +81,8 @@ class EngineCore:
 
     async def start(self) -> Capacity:
         """Form the ring; its capacity. Raises LongspanError."""
+        if self._draft_runner is not None:
+            await self._draft_runner.find()
         capacity = await self._healing.first(patient=self._formation.patient)
         options = self._options
         policy = Policy(
@@ -84,6 +92,8 @@ class EngineCore:
             queue_timeout=options.queue_timeout,
         )
         limits = self._limits(capacity)
+        if self._draft_runner is not None:
+            await self._draft_runner.start(limits.slots, limits.longest)
         self._speculation = self._make_speculation(limits)
         self._planner = Planner(limits, policy, self._speculation)
         self._flow = Flow(
@@ -101,6 +111,8 @@ class EngineCore:
 
     async def stop(self) -> None:
         """End the ring and every request."""
+        if self._draft_runner is not None:
+            await self._draft_runner.close()
         await self._healing.stop()
         if self._flow is not None:
             self._flow.stop()
@@ -111,7 +123,7 @@ class EngineCore:
         self._journal.close()
 
     async def remove_stage(self, name: str) -> None:
-        """Send a stage that has joined away for good. Raises UsageError."""
+        """Send a stage that has joined away for good. Raises UnknownStageError."""
         if await self._formation.remove(name):
             self._on_failure(RingError(f"the operator has removed stage {name}"))
 
@@ -123,6 +135,10 @@ class EngineCore:
             StageStatus(index, start, end, "", "missing")
             for index, (start, end) in enumerate(self._formation.ranges)
         )
+
+    def members(self) -> tuple[MemberStatus, ...]:
+        """Stages that have joined by themselves."""
+        return self._formation.members()
 
     async def _form(self) -> Capacity:
         plan = await self._formation.plan(self._report)
@@ -151,7 +167,7 @@ class EngineCore:
             return None
         return Speculation(
             SpeculationPolicy(proposer=options.proposer, width=options.width, depth=options.depth),
-            proposer_maker(options.proposer),
+            proposer_maker(options.proposer) if self._draft_runner is None else self._draft_runner.proposer,
             rows=limits.free_rows,
             vocabulary=self._vocabulary,
         )

@@ -168,10 +168,14 @@ class Engine:
             description.layers,
             self._core.stages(),
             self._options.link_delay_ms,
+            self._core.members(),
         )
 
     async def remove_stage(self, name: str) -> None:
-        """Send a stage that has joined away for good; a spare takes its place. Raises UsageError, RingError."""
+        """Send a stage that has joined away for good; a spare takes its place.
+
+        May be called from any event loop. Raises UnknownStageError, RingError.
+        """
         if self._core is None:
             raise RingError("the engine is not running")
         await self._call(self._core.remove_stage(name))

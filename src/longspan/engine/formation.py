@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from longspan.engine.gathering import Gathering
 from longspan.engine.locking import locked, locked_names
 from longspan.engine.options import DEFAULT_CONTEXT, EngineOptions
-from longspan.errors import UsageError
+from longspan.errors import UnknownStageError, UsageError
 from longspan.model.mtp_head import find_head
 from longspan.model.nextn import has_head, obstacle
 from longspan.model.source import ModelSource
@@ -20,6 +20,7 @@ from longspan.ring.llama_loader import default_threads
 from longspan.ring.ring_plan import RingPlan, StagePlace, parse_address, ring_name
 from longspan.ring.security import OPEN, Security, check_exposure, load_security
 from longspan.ring.stage_process import StageOptions
+from longspan.status import MemberStatus
 
 HEADED = frozenset(("auto", "mtp", "mtp+ngram"))
 """Proposers that use the drafts of an MTP head."""
@@ -145,10 +146,14 @@ class Formation:
         if self._gathering is not None:
             await self._gathering.close()
 
+    def members(self) -> tuple[MemberStatus, ...]:
+        """Stages that have joined by themselves; may be called from any thread."""
+        return () if self._gathering is None else self._gathering.members()
+
     async def remove(self, name: str) -> bool:
-        """Send a stage that has joined away for good; whether it had layers. Raises UsageError."""
+        """Send a stage that has joined away for good; whether it had layers. Raises UnknownStageError."""
         if self._gathering is None:
-            raise UsageError("stages do not join this ring by themselves, so none can be removed")
+            raise UnknownStageError("stages do not join this ring by themselves, so none can be removed")
         return await self._gathering.remove(name)
 
     def _gather(self) -> Gathering | None:

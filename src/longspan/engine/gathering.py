@@ -10,6 +10,7 @@ from longspan.ring.registrar import Registrar
 from longspan.ring.ring_plan import parse_address
 from longspan.ring.seating import Member, take_seats
 from longspan.ring.security import Security
+from longspan.status import MemberStatus
 
 REJOIN_SECONDS = 2.0
 """How long one try to form a ring again waits for members, before it is said which layers are missing."""
@@ -87,8 +88,16 @@ class Gathering:
         if member.name in self._seated.values():
             self._on_return(f"stage {member.name} has come back as another process")
 
+    def members(self) -> tuple[MemberStatus, ...]:
+        """Who has joined, and which stage it has; may be called from any thread."""
+        seats = {name: self._first + index for index, name in dict(self._seated).items()}
+        return tuple(
+            MemberStatus(member.name, f"{member.address[0]}:{member.address[1]}", seats.get(member.name))
+            for member in self._registrar.members
+        )
+
     async def remove(self, name: str) -> bool:
-        """Send a member away for good; whether it had a stage. Raises UsageError."""
+        """Send a member away for good; whether it had a stage. Raises UnknownStageError."""
         await self._registrar.remove(name)
         return name in self._seated.values()
 

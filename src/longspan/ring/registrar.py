@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from longspan import __version__
-from longspan.errors import ProtocolError, RingError, UsageError
+from longspan.errors import ProtocolError, RingError, UnknownStageError, UsageError
 from longspan.ring.frame import PROTOCOL_VERSION, Kind
 from longspan.ring.handshake import NotAdmittedError
 from longspan.ring.identity import Identity
@@ -86,8 +86,8 @@ class Registrar:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Who is there now."""
-        return tuple(member for member, _ in self._members.values())
+        """Who is there now; may be read from any thread."""
+        return tuple(member for member, _ in list(self._members.values()))
 
     async def change(self) -> None:
         """Wait until somebody comes, goes or changes."""
@@ -95,10 +95,10 @@ class Registrar:
         await self._changed.wait()
 
     async def remove(self, name: str) -> None:
-        """Send a member away for good. Raises UsageError when there is none of that name."""
+        """Send a member away for good. Raises UnknownStageError."""
         if name not in self._members:
             there = ", ".join(self._members) or "nobody"
-            raise UsageError(f"no stage {name!r} has joined; there is {there}")
+            raise UnknownStageError(f"no stage {name!r} has joined; there is {there}")
         _, link = self._members.pop(name)
         self._changed.set()
         await self._dismiss(link, f"the operator has removed {name}")

@@ -20,6 +20,7 @@ from longspan.server.documentation import DocumentationEndpoints
 from longspan.server.error_body import handle_http_exception, handle_longspan_error
 from longspan.server.identity import RequestIdentity
 from longspan.server.openai.endpoints import OpenAIEndpoints
+from longspan.server.operation import OperatorEndpoints
 from longspan.server.options import ServerOptions
 from longspan.server.responses.endpoints import ResponsesEndpoints
 from longspan.server.service import Service
@@ -67,6 +68,7 @@ def create_app(engine: ServingEngine, *, options: ServerOptions | None = None) -
             *AnthropicEndpoints(service).routes(),
             *TokenizationEndpoints(service).routes(),
             *StateEndpoints(service).routes(),
+            *OperatorEndpoints(service, keys=bool(options.api_keys)).routes(),
             *DocumentationEndpoints().routes(),
             *dashboard.routes(),
         ],

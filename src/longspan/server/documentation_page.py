@@ -64,8 +64,9 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     if body is not None:
         rows.append(("request", _type(body["content"]["application/json"]["schema"])))
     for status, response in operation["responses"].items():
-        kinds = " or ".join(_content(kind, content["schema"]) for kind, content in response["content"].items())
-        rows.append((status, f"{escape(response['description'])}: {kinds}"))
+        bodies = response.get("content", {})
+        kinds = " or ".join(_content(kind, content["schema"]) for kind, content in bodies.items())
+        rows.append((status, escape(response["description"]) + (f": {kinds}" if kinds else "")))
     table = "".join(f"<tr><th>{escape(name)}</th><td>{text}</td></tr>" for name, text in rows)
     return (
         f"<details><summary><span class=method>{escape(method)}</span> <code>{escape(path)}</code> "

@@ -71,6 +71,15 @@ OPERATIONS = (
     Operation("get", "/health", "Whether the server answers", None, Health),
     Operation("get", "/ready", "Whether requests can run; 503 says what is missing", None, Readiness),
     Operation("get", "/ring", "Stages, layers, links, epoch", None, RingStatus, False, (401, 503)),
+    Operation(
+        "delete",
+        "/ring/stages/{name}",
+        "Send a stage that has joined away",
+        None,
+        None,
+        False,
+        (401, 403, 404, 503),
+    ),
     Operation("get", "/version", "Version of the server", None, Version, False, (401,)),
     Operation("get", "/metrics", "Prometheus metrics", None, None, False, (401, 503)),
 )
@@ -78,7 +87,8 @@ OPERATIONS = (
 _REASONS = {
     400: "A field cannot be used; the error names it",
     401: "No API key, or a wrong one",
-    404: "Another model",
+    403: "Only the server's own machine may do that",
+    404: "No such model, or no such stage",
     408: "The body did not arrive in time",
     413: "The body is over the limit",
     429: "The queue is full; Retry-After says when to come back",
@@ -141,6 +151,8 @@ def _described(operation: Operation, schemas: dict[type[msgspec.Struct], dict[st
     if operation.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     responses: dict[str, Any] = {"200": {"description": "What was asked for", "content": content}}
+    if operation.method == "delete":
+        responses = {"204": {"description": "It is gone"}}
     if operation.path == "/ready":
         responses["503"] = {"description": "Something is missing", "content": content}
     refused = {"application/json": {"schema": schemas[operation.errors]}}
