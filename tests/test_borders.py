@@ -38,6 +38,7 @@ BELOW: dict[str, set[str]] = {
     "ring": {"placement", "runtime", "model", "llamacpp", "schedule", "sampling"},
     "engine": {"placement", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
     "llm": {"engine", "ring", "model", "schedule", "sampling"},
+    "train": {"runtime", "model", "llamacpp"},
     "server": {"engine", "ring", "model", "schedule", "speculate", "sampling"},
     "observe": {"engine", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
     "lab": {"observe", "engine", "ring", "runtime", "model", "llamacpp", "schedule", "speculate", "sampling"},
@@ -46,7 +47,7 @@ BELOW: dict[str, set[str]] = {
         *{"llamacpp", "schedule", "speculate", "sampling"},
     },
     "cli": {
-        *{"llm", "bench", "lab", "observe", "server", "engine", "placement", "ring", "runtime", "model"},
+        *{"llm", "bench", "lab", "observe", "server", "engine", "placement", "ring", "runtime", "model", "train"},
         *{"llamacpp", "schedule", "speculate", "sampling"},
     },
     "__main__": {"cli"},

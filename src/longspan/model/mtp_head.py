@@ -223,6 +223,22 @@ def write_head(head: MtpHead, path: Path, notes: Mapping[str, str] | None = None
         file.write(save(tensors, metadata))
 
 
+def check_belongs(head: MtpHead, source: ModelSource) -> None:
+    """Raise ModelError when a head was made for another model than this one, or than a requantised form of it."""
+    described = source.description
+    if head.base_digest != source.digest and head.base not in (described.model_id, described.name):
+        raise ModelError(
+            f"the MTP head {head.path} belongs to {head.base or 'another model'} (sha256 "
+            f"{head.base_digest[:12]}…), not to {described.model_id} (sha256 {source.digest[:12]}…). Train one for "
+            "this model with longspan train-mtp, or name its own."
+        )
+    if head.width != described.width:
+        raise ModelError(
+            f"the MTP head {head.path} is made for a width of {head.width}, {described.model_id} has "
+            f"{described.width}."
+        )
+
+
 def find_head(source: ModelSource) -> Path | None:
     """The head that Longspan carries for a model: made for the same file, or for the same model requantised."""
     described = source.description
