@@ -14,7 +14,7 @@ from longspan.runtime.scripted import ScriptedRuntime
 from longspan.sampling.parameters import SamplingParameters
 from longspan.speculate.acceptance import CommonBooks, SequenceBooks
 from longspan.speculate.proposer import Proposer
-from longspan.speculate.proposers import PROPOSERS, proposer_maker
+from longspan.speculate.proposers import DRAFT, PROPOSERS, proposer_maker
 from tests.speculate.toy_planner import ToyPlanner
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "proposers.md"
@@ -63,4 +63,4 @@ def test_with_the_example_the_tokens_are_the_same(numbers: Proposer) -> None:
 
 def test_the_guide_names_every_proposer() -> None:
     named = set(re.findall(r"^\| `([^`]+)` \|", GUIDE.read_text(encoding="utf-8"), re.MULTILINE))
-    assert named == set(PROPOSERS)
+    assert named == {*PROPOSERS, DRAFT}

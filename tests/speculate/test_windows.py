@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 
 import pytest
@@ -26,6 +27,14 @@ class Scripted(Proposer):
         self.drafts = drafts
         self.observed: list[int] = []
         self.asked = 0
+        self.ended = 0
+        self.wake: Callable[[], None] = lambda: None
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+
+    def end(self) -> None:
+        self.ended += 1
 
     def observe(self, committed: Tokens[int]) -> None:
         self.observed += committed
@@ -241,7 +250,7 @@ def test_a_proposer_sees_every_committed_token_once_and_is_asked_again_only_afte
     for _ in range(3):
         fixture.windows.look_ahead(8)
     assert proposer.asked == asked and not fixture.windows.open_ended
-    fixture.windows.wake()
+    proposer.wake()
     fixture.windows.look_ahead(8)
     assert proposer.asked == asked + 1
     fixture.back(span, 11, 12, 13)

@@ -92,9 +92,23 @@ class EngineArguments:
         str | None, Parameter(group=SCHEDULING, help="Write a JSON line for every iteration to this file.")
     ] = None
     proposer: Annotated[
-        Literal["auto", "none", "ngram-cache", "ngram-suffix", "ngram-edit", "mtp", "mtp+ngram"],
+        Literal["auto", "none", "ngram-cache", "ngram-suffix", "ngram-edit", "mtp", "mtp+ngram", "draft"],
         Parameter(group=SPECULATION, help="What drafts tokens ahead; the tokens stay the same."),
     ] = "auto"
+    draft_model: Annotated[
+        str | None,
+        Parameter(
+            group=SPECULATION,
+            help="With --proposer draft: a small model of the same vocabulary that runs ahead here.",
+        ),
+    ] = None
+    mtp_head: Annotated[
+        str | None,
+        Parameter(
+            group=SPECULATION,
+            help="File of the head that drafts on the last stage (longspan train-mtp); stages elsewhere need it too.",
+        ),
+    ] = None
     width: Annotated[
         AtLeastOne | None, Parameter(group=SPECULATION, help="Rows of a window (default: from what is measured).")
     ] = None
@@ -172,6 +186,8 @@ class EngineArguments:
             max_waiting=self.max_waiting,
             queue_timeout=self.queue_timeout,
             proposer=self.proposer,
+            draft_model=self.draft_model,
+            mtp_head=self.mtp_head,
             width=self.width,
             depth=self.depth,
             latency=self.latency,

@@ -6,6 +6,7 @@ import dataclasses
 
 from longspan.errors import UsageError
 from longspan.ring.security import SecurityOptions
+from longspan.speculate.proposers import DRAFT
 
 DEFAULT_CONTEXT = 4096
 LATENCIES = ("window", "tree")
@@ -27,7 +28,9 @@ class EngineOptions:
     threads: of each local stage; None: this machine's cores shared out over the local stages.
     activation_dtype: of activations between stages. library: path of another libllama of the same build.
     max_waiting: requests that may wait for a slot. queue_timeout: seconds after which a waiting request fails.
-    proposer: what drafts tokens ahead ("auto", "none", …; see `speculate.proposers`). width, depth: rows of a
+    proposer: what drafts tokens ahead ("auto", "none", …; see `speculate.proposers`). draft_model: reference of the
+    model that runs ahead beside the coordinator, for the proposer "draft". mtp_head: file of the head
+    that drafts on the last stage, instead of the one that Longspan or the model carries. width, depth: rows of a
     window and windows of a request in flight; both None: chosen from what is measured.
     latency: "window": windows of drafts, for any number of requests. "tree": one request at a time, whose drafts
     are token trees of the model's MTP head; `slots`, `proposer`, `width` and `depth` do not count then.
@@ -54,6 +57,8 @@ class EngineOptions:
     max_waiting: int = 256
     queue_timeout: float | None = None
     proposer: str = "auto"
+    draft_model: str | None = None
+    mtp_head: str | None = None
     width: int | None = None
     depth: int | None = None
     latency: str = "window"
@@ -76,6 +81,11 @@ class EngineOptions:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} is {value}, expected {low} to {high}")
+        if (self.proposer == DRAFT) != (self.draft_model is not None):
+            raise UsageError(
+                'the proposer "draft" needs a draft model, and no other takes one: give --proposer draft together '
+                "with --draft-model REF, or neither"
+            )
         if self.latency not in LATENCIES:
             raise UsageError(f"latency is {self.latency!r}, expected {' or '.join(LATENCIES)}")
         for name in ("context", "threads"):

@@ -31,6 +31,8 @@ class EngineKeywords(TypedDict, total=False):
     max_waiting: int
     queue_timeout: float | None
     proposer: str
+    draft_model: str | None
+    mtp_head: str | None
     width: int | None
     depth: int | None
     latency: str

@@ -23,6 +23,14 @@ class _Composite(Proposer):
         for part in self._parts:
             part.receive(drafts)
 
+    def attach(self, wake: Callable[[], None]) -> None:
+        for part in self._parts:
+            part.attach(wake)
+
+    def end(self) -> None:
+        for part in self._parts:
+            part.end()
+
 
 class Chained(_Composite):
     """The first proposer's chain, and the next one's behind it: an MTP prefix with an N-gram tail.

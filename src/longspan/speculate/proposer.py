@@ -7,7 +7,7 @@ time and never a token. One proposer serves one sequence; docs/guides/proposers.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
@@ -58,6 +58,12 @@ class Proposer(abc.ABC):
 
     def receive(self, drafts: Sequence[int]) -> None:  # noqa: B027  most proposers do not use the head
         """Drafts of the last stage's head that follow all tokens observed so far."""
+
+    def attach(self, wake: Callable[[], None]) -> None:  # noqa: B027  most proposers think when they are asked
+        """wake: to be called by a proposer that thinks in its own time, when it has more than it last proposed."""
+
+    def end(self) -> None:  # noqa: B027  most proposers hold nothing
+        """The sequence is over; nothing is asked any more."""
 
 
 class NoProposer(Proposer):

@@ -1,4 +1,4 @@
-"""The proposers by name."""
+"""The proposers by name, but for `draft` (see `speculate.ahead`), which has to be given its model."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def _auto(books: SequenceBooks) -> Proposer:
     return Ranked("auto", (Mtp(), NgramEdit()), books)
 
 
+DRAFT = "draft"
 PROPOSERS: dict[str, ProposerMaker] = {
     "none": lambda books: NoProposer(),
     "ngram-cache": lambda books: NgramCache(),

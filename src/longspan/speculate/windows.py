@@ -67,6 +67,7 @@ class Windows:
         self._chances: list[float] = []  # of each draft, that it is right when those before it are
         self._in_flight: deque[int] = deque()  # rows of each window of this epoch, the oldest first
         self._dry = False
+        proposer.attach(self._wake)
         self.head_wanted = self.drafts_early = False
         self.width = self.depth = 1
 
@@ -136,10 +137,6 @@ class Windows:
                 self._dry = True
                 return
             held = len(self._drafts)
-
-    def wake(self) -> None:
-        """Ask the proposer again, though it had nothing: it may have thought meanwhile."""
-        self._dry = False
 
     # ------------------------------------------------------------------------------------------ out and back
 
@@ -222,9 +219,15 @@ class Windows:
         self._dry = False
         sequence = self._sequence
         over = sequence.status is Status.FINISHED  # a rewind has raised the epoch, an end has not
+        if over:
+            self._proposer.end()
         self._ledger.voided(sequence.id, sequence.epoch + over)
 
     # ------------------------------------------------------------------------------------------------ the stream
+
+    def _wake(self) -> None:
+        """Ask the proposer again, though it had nothing: it has thought meanwhile."""
+        self._dry = False
 
     def _cut(self) -> None:
         """Nothing of the stream beyond the committed tokens is valid any more."""
