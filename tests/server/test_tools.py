@@ -246,6 +246,7 @@ def test_a_form_begins_after_the_reasoning(client: httpx.Client, engine: Scripte
         ({"structured_outputs": {"regex": "a+b"}}, "aab", "b"),
         ({"structured_outputs": {"choice": ["yes", "no"]}}, "no", "maybe"),
         ({"structured_outputs": {"grammar": 'start: "a" | "b"'}}, "b", "c"),
+        ({"structured_outputs": {"json": {"type": "array"}}}, "[\n  1, 2\n]", "[\n\n1]"),
         ({"structured_outputs": {"json": {"type": "array"}, "disable_any_whitespace": True}}, "[1,2]", "[1, 2]"),
         ({"structured_outputs": {"json": {"type": "array"}, "whitespace_pattern": "  "}}, "[  1  ]", "[ 1 ]"),
         ({"guided_json": {"type": "boolean"}}, "true", "yes"),

@@ -25,8 +25,9 @@ from longspan.sampling.parameters import MAX_GRAMMAR_BYTES
 Allowed = npt.NDArray[np.bool_]
 """(vocabulary,): whether each token may come."""
 
-_WHITESPACE = r"[ \n\t]{0,16}"
-"""Between the tokens of JSON. Bounded, because a weak model that may go on with spaces for ever sometimes does."""
+_WHITESPACE = r"( |\n[ \t]{0,16})?"
+"""Between the tokens of JSON: a space, or a new line and its indentation. No more, because a weak model that may go
+on with empty lines does so at every place where it may, and comes to no end."""
 
 _KNOWN_GRAMMARS = 64
 """Grammars that a vocabulary keeps compiled."""
