@@ -19,6 +19,7 @@ from longspan.model.source import GgufSource
 from longspan.ring.driver import RingDriver
 from longspan.ring.keys import create_authority, create_node
 from longspan.ring.llama_loader import LlamaLoader
+from longspan.ring.registrar import Registrar
 from longspan.ring.ring_plan import RingPlan, StagePlace
 from longspan.ring.security import SecurityOptions, load_security
 from longspan.ring.ssh_launcher import SshHost, SshLauncher, read_hosts
@@ -158,6 +159,23 @@ async def test_a_stage_that_ends_is_started_again_and_all_stop_in_the_end(
     async with asyncio.timeout(10):
         for child in machine.children:
             await child.wait()
+
+
+async def test_a_stage_that_was_sent_away_is_not_started_again(machine: _Machine) -> None:
+    registrar = Registrar("0" * 64)
+    await registrar.start("127.0.0.1", 0)
+    try:
+        host = SshHost("127.0.0.1", "127.0.0.1:0", python=PYTHON, port=machine.port, threads=1)
+        options = StageOptions(None, join=f"127.0.0.1:{registrar.port}", name="garage")
+        running = asyncio.create_task(up.keep_up(SshLauncher((host,), **machine.options), options, 1))
+        async with asyncio.timeout(60):
+            while not registrar.members:
+                await registrar.change()
+            await registrar.remove("garage")
+            await running
+        assert len(machine.children) == 1
+    finally:
+        await registrar.close()
 
 
 async def test_what_cannot_be_reached_or_is_no_machine_of_ours_is_said(machine: _Machine) -> None:

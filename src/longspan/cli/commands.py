@@ -47,7 +47,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("serve", "longspan.cli.serve:serve", SERVE, "serve a model over the OpenAI API"),
     Command("plan", "longspan.cli.plan:plan", SERVE, "who gets which layers, and how fast that will be"),
     Command("stage", "longspan.cli.stage:stage", SERVE, "hold some layers for a coordinator elsewhere"),
-    Command("up", "longspan.cli.up:up", SERVE, "start the stages of a ring on other machines, over SSH"),
+    Command("up", "longspan.cli.up:up", SERVE, "start the stages of a ring elsewhere, by SSH or Ray"),
     Command("ring show", "longspan.cli.ring:ring_show", SERVE, "stages of a server, and who has joined"),
     Command("ring remove", "longspan.cli.ring:ring_remove", SERVE, "send a stage that has joined away"),
     Command("keys init", "longspan.cli.keys:keys_init", SERVE, "make an authority and a certificate for each node"),

@@ -1,7 +1,8 @@
 """The `longspan` command: finds the command, runs it, and turns every error into a message and an exit code.
 
 Exit codes: 0 done; 1 a check failed or something went wrong; 2 the command was used wrongly (also: a model or value
-that cannot be used); 3 the ring is not complete; 70 a bug; 130 interrupted; 141 the reader of our output went away.
+that cannot be used); 3 the ring is not complete; 4 the coordinator has sent this stage away; 70 a bug;
+130 interrupted; 141 the reader of our output went away.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import sys
 import msgspec
 
 from longspan.errors import RingError
+from longspan.ring.membership import DismissedError
 from longspan.ring.ring_plan import parse_address
 from longspan.ring.stage_process import StageOptions
 
@@ -35,6 +36,10 @@ class StageHandle(abc.ABC):
         """False once the stage has ended, for whatever reason."""
 
     @abc.abstractmethod
+    async def ended(self) -> bool:
+        """Wait until the stage has ended; whether its coordinator has sent it away for good."""
+
+    @abc.abstractmethod
     async def stop(self) -> None:
         """End the stage and wait until it is gone. Calling it twice is allowed."""
 
@@ -45,6 +50,9 @@ class Launcher(abc.ABC):
     @abc.abstractmethod
     async def start(self, index: int, options: StageOptions) -> StageHandle:
         """Start stage `index` and wait until it listens. Raises RingError with what it said when it does not."""
+
+    async def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Let go of what the launcher itself holds, after all of its stages have been stopped."""
 
 
 class LocalLauncher(Launcher):
@@ -101,6 +109,10 @@ class LocalStage(StageHandle):
             said = "\n".join(self._last_lines) or line or f"exit code {self._process.returncode}"
             raise RingError(f"stage {self._index} could not start: {said}")
         self.address = parse_address(line.removeprefix(LISTENING))
+
+    async def ended(self) -> bool:
+        """See `StageHandle.ended`."""
+        return await self._process.wait() == DismissedError.exit_code
 
     async def stop(self) -> None:
         """See `StageHandle.stop`."""

@@ -30,7 +30,9 @@ log = logging.getLogger(__name__)
 
 
 class DismissedError(RingError):
-    """The coordinator has sent this stage away for good."""
+    """The coordinator has sent this stage away for good. Whoever has started it shall not start it again."""
+
+    exit_code = 4
 
 
 class Membership:

@@ -17,6 +17,7 @@ import msgspec
 
 from longspan.errors import RingError, RuntimeUnavailableError, UsageError
 from longspan.ring.launcher import LISTENING, START_SECONDS, STOP_SECONDS, Launcher, StageHandle
+from longspan.ring.membership import DismissedError
 from longspan.ring.ring_plan import parse_address
 from longspan.ring.stage_process import StageOptions
 
@@ -156,9 +157,10 @@ class SshStage(StageHandle):
             said.append(f"it did not listen within {START_SECONDS:g} s")
         raise RingError(f"stage {self._index} could not start on {self._host.ssh}: {' / '.join(said) or 'no word'}")
 
-    async def ended(self) -> None:
-        """Wait until the stage has ended, for whatever reason."""
+    async def ended(self) -> bool:
+        """See `StageHandle.ended`."""
         await self._process.wait_closed()
+        return self._process.exit_status == DismissedError.exit_code
 
     async def stop(self) -> None:
         """See `StageHandle.stop`."""
