@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
-OTHER_PROGRAMS = {"git", "pip", "curl", "cd"}
+OTHER_PROGRAMS = {"git", "pip", "curl", "cd", "haproxy"}
 """What a command line in our pages may start with, besides `longspan` and `make`."""
 
 
