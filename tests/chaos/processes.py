@@ -15,6 +15,9 @@ import psutil
 from longspan.ring.stage_process import StageOptions
 from tests.chaos.relay import Relay
 
+SILENCE = 1.5
+"""Seconds without a sign of life after which the coordinator gives a stage up."""
+
 
 def free_port() -> int:
     with socket.socket() as found:
@@ -43,10 +46,11 @@ class Child:
     def running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def start(self, seconds: float = 60.0) -> None:
+    async def start(self, seconds: float = 600.0) -> None:
         """Start, and wait until it is ready. Raises RuntimeError with its last lines when it is not in time."""
         await self.end_reading()
         self._up.clear()
+        self.last_lines.clear()
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             *self._arguments,
@@ -83,7 +87,11 @@ class Child:
 
     async def kill(self) -> None:
         """SIGKILL, also when it is stopped, and wait until it is gone."""
-        self.send(signal.SIGKILL)
+        await self.end(signal.SIGKILL)
+
+    async def end(self, number: signal.Signals) -> None:
+        """Send a signal that ends it, and wait until it is gone."""
+        self.send(number)
         if self._process is not None:
             await self._process.wait()
         await self.end_reading()
@@ -99,40 +107,45 @@ class Child:
 class Ring:
     """Stages behind relays, and a coordinator; all of them processes."""
 
-    def __init__(self, model: str, stages: int, *, slots: int, seed: int, silence: float) -> None:
-        ports = [free_port() for _ in range(stages)]
-        self.stages = [
-            Child(
-                [
-                    "-m",
-                    "longspan.ring.stage_process",
-                    msgspec.json.encode(StageOptions(model, port=port, threads=1)).decode(),
-                ],
-                "stage listening on",
-            )
-            for port in ports
-        ]
-        self.relays = [Relay(port, seed + index) for index, port in enumerate(ports)]
+    def __init__(self, model: str, stages: int, *, slots: int, waiting: int, seed: int) -> None:
         self._model = model
         self._slots = slots
-        self._silence = silence
+        self._waiting = waiting
+        ports = [free_port() for _ in range(stages)]
+        self.stages = [self._stage(port) for port in ports]
+        self.relays = [Relay(port, seed + index) for index, port in enumerate(ports)]
         self.port = free_port()
         self.coordinator: Child
+
+    def _stage(self, port: int) -> Child:
+        options = StageOptions(self._model, port=port, threads=1)
+        return Child(
+            ["-m", "longspan.ring.stage_process", msgspec.json.encode(options).decode()], "stage listening on"
+        )
 
     async def start(self) -> None:
         for relay in self.relays:
             await relay.start()
-        await asyncio.gather(*(stage.start() for stage in self.stages))
         self.coordinator = Child(
             [
                 *("-m", "longspan", "serve", self._model, "--quiet", "--threads", "1", "--context", "256"),
                 *("--ring", ",".join(f"127.0.0.1:{relay.port}" for relay in self.relays)),
-                *("--port", str(self.port), "--slots", str(self._slots), "--heal-seconds", "120"),
-                *("--proposer", "ngram-cache", "--silence-seconds", str(self._silence)),
+                *("--port", str(self.port), "--slots", str(self._slots), "--heal-seconds", "1200"),
+                *("--proposer", "ngram-cache", "--silence-seconds", str(SILENCE)),
+                *("--max-waiting", str(self._waiting)),
             ],
             "listening on",
         )
+        await asyncio.gather(*(stage.start() for stage in self.stages))
         await self.coordinator.start()
+
+    async def replace(self, index: int) -> None:
+        """Another process takes the place of a stage: new connections go there. The old one is the caller's."""
+        port = free_port()
+        other = self._stage(port)
+        self.stages[index] = other
+        await other.start()
+        self.relays[index].target = port
 
     async def stop(self) -> None:
         await self.coordinator.kill()

@@ -6,6 +6,10 @@ import asyncio
 import contextlib
 import dataclasses
 import random
+import socket
+
+NARROW_CHUNK = 1 << 12
+RECEIVE_BUFFER = 1 << 14
 
 
 @dataclasses.dataclass(eq=False)
@@ -28,10 +32,15 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._flows = asyncio.Event()
         self._flows.set()
+        self._rate: float | None = None
 
     async def start(self) -> None:
         """Listen on any free port."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        listener = socket.socket()
+        # Connections inherit it; with the buffers that Linux gives, nothing ever fills a link of a tiny model.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        listener.bind(("127.0.0.1", 0))
+        self._server = await asyncio.start_server(self._connected, sock=listener, limit=NARROW_CHUNK)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -62,6 +71,15 @@ class Relay:
         finally:
             self._flows.set()
 
+    def narrow(self, rate: float) -> None:
+        """Let so many bytes a second through each direction of each connection, until `widen`: what cannot pass
+        waits with whoever sends it."""
+        self._rate = rate
+
+    def widen(self) -> None:
+        """Let everything through at once again."""
+        self._rate = None
+
     def half_close(self) -> bool:
         """Close one direction of one connection; the other stays open. False when there is none."""
         pipe = self._some_pipe()
@@ -87,7 +105,7 @@ class Relay:
         assert task is not None
         self._tasks.add(task)
         try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target, limit=NARROW_CHUNK)
         except OSError:
             writer.transport.abort()
             return
@@ -108,8 +126,10 @@ class Relay:
 
     async def _pass(self, reader: asyncio.StreamReader, pipe: _Pipe) -> None:
         try:
-            while data := await reader.read(1 << 16):
+            while data := await reader.read(NARROW_CHUNK if self._rate else 1 << 16):
                 await self._flows.wait()
+                if self._rate:
+                    await asyncio.sleep(len(data) / self._rate)
                 if pipe.corrupt:
                     pipe.corrupt = False
                     changed = bytearray(data)

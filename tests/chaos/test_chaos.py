@@ -4,26 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from pathlib import Path
 
 import pytest
 
 from longspan.model.storage import CACHE_VARIABLE
+from tests.chaos.faults import WEIGHTS, schedule
+from tests.chaos.outcome import FLAT_BYTES, MemoryWatch
 from tests.chaos.processes import Child
 from tests.chaos.relay import Relay
 from tests.chaos.run import chaos
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize(
+    ("stages", "kinds"),
+    [
+        (2, ["kill", "corrupt"]),
+        pytest.param(2, schedule(25, random.Random(2)), marks=pytest.mark.soak),
+        pytest.param(3, schedule(25, random.Random(3)), marks=pytest.mark.soak),
+    ],
+    ids=["short", "two", "three"],
+)
 async def test_no_request_is_lost_and_no_token_differs(
-    stages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stages: int, kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    outcome = await chaos(tmp_path, stages, faults=25, seed=stages)
+    outcome = await chaos(tmp_path, stages, kinds, seed=stages)
     assert outcome.good, outcome.summary()
-    assert outcome.memory_after < outcome.memory_before * 1.5 + (64 << 20), outcome.summary()
+    assert sum(outcome.faults.values()) == len(kinds)
+
+
+def test_every_kind_comes_when_there_are_enough_faults() -> None:
+    assert set(schedule(len(WEIGHTS), random.Random(1))) == set(WEIGHTS)
+    assert len(schedule(3, random.Random(1))) == 3
+    assert len(schedule(200, random.Random(1))) == 200
+
+
+def test_memory_that_grows_is_seen() -> None:
+    watch = MemoryWatch()
+    for life, grows in ((1, 0), (2, FLAT_BYTES // 8)):
+        for number in range(20):
+            watch.look("stage", life, (100 << 20) + grows * number)
+        assert watch.flat == (not grows)
+    assert watch.growth()["stage"][0] == 0.0
 
 
 async def _echo() -> tuple[asyncio.Server, int]:
@@ -62,6 +87,12 @@ async def test_the_relay_does_what_it_is_told() -> None:
         writer.write(b"right")
         changed = await reader.readexactly(5)
         assert sum(a != b for a, b in zip(changed, b"right", strict=True)) == 1
+        relay.narrow(1000)
+        started = loop.time()
+        writer.write(bytes(150))
+        assert await reader.readexactly(150) == bytes(150)
+        assert loop.time() - started > 0.25, "there and back"
+        relay.widen()
         assert relay.half_close()
         assert await reader.read(1) == b""
         writer.close()
