@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from longspan.model.metadata import ValueType
 from longspan.model.shards import open_model, shard_names
 from longspan.model.source import GgufSource
 from longspan.model.tensor_types import TENSOR_TYPES, smallest_type
+from tests.peak import peak_below
 
 
 def write(path: Path, data: bytes) -> Path:
@@ -161,6 +163,42 @@ def test_a_mutated_header_gives_a_message_or_a_model(tiny_path: Path, tmp_path: 
         GgufSource(path)
     except LongspanError as error:
         assert str(error)
+
+
+def fuzz_heads(tiny_path: Path, path: Path, cases: int) -> None:
+    """Heads with a few bytes changed, or with lengths and counts of thousands of millions."""
+    original = tiny_path.read_bytes()
+    first = min(tensor.offset for tensor in read_gguf(tiny_path).tensors.values())
+    path.write_bytes(original)
+    draw = random.Random(5)
+    huge = [struct.pack("<Q", number) for number in (2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1)]
+    taken = 0
+    with path.open("r+b") as file, peak_below(64 << 20):
+        for _ in range(cases):
+            head = bytearray(original[:first])
+            for _ in range(draw.choice((1, 1, 2, 5))):
+                # Half of them near the beginning, where the counts are.
+                place = draw.randrange(first if draw.random() < 0.5 else 200)
+                change = draw.choice(huge) if draw.random() < 0.3 else draw.randbytes(1)
+                head[place : place + len(change)] = change
+            file.seek(0)
+            file.write(head[:first])
+            file.flush()
+            try:
+                read_gguf(path)
+                taken += 1
+            except LongspanError as error:
+                assert str(error)
+    assert 0 < taken < cases
+
+
+def test_mutated_heads_take_no_memory(tiny_path: Path, tmp_path: Path) -> None:
+    fuzz_heads(tiny_path, tmp_path / "mutated.gguf", 300)
+
+
+@pytest.mark.soak
+def test_many_mutated_heads_take_no_memory(tiny_path: Path, tmp_path: Path) -> None:
+    fuzz_heads(tiny_path, tmp_path / "mutated.gguf", 100_000)
 
 
 def test_values_decode_and_slice() -> None:

@@ -13,6 +13,7 @@ from longspan.model.progress import SilentProgress
 from longspan.model.source import GgufSource
 from longspan.model.split import split_model
 from tests.mutations import mutated
+from tests.peak import peak_below
 
 
 def fuzz(tiny: GgufSource, folder: Path, cases: int) -> None:
@@ -22,17 +23,18 @@ def fuzz(tiny: GgufSource, folder: Path, cases: int) -> None:
     good = path.read_bytes()
     draw = random.Random(11)
     taken = 0
-    for _ in range(cases):
-        path.write_bytes(mutated(draw, good))
-        try:
-            manifest = read_manifest(package)
-        except PackageError:
-            continue
-        taken += 1
-        assert len({artifact.path for artifact in manifest.artifacts}) == manifest.layer_count + 3
-        for artifact in manifest.artifacts:
-            assert artifact_path(package, artifact).resolve().is_relative_to(package.resolve())
-            assert artifact.bytes > 0
+    with peak_below(64 << 20):
+        for _ in range(cases):
+            path.write_bytes(mutated(draw, good))
+            try:
+                manifest = read_manifest(package)
+            except PackageError:
+                continue
+            taken += 1
+            assert len({artifact.path for artifact in manifest.artifacts}) == manifest.layer_count + 3
+            for artifact in manifest.artifacts:
+                assert artifact_path(package, artifact).resolve().is_relative_to(package.resolve())
+                assert artifact.bytes > 0
     assert taken < cases / 2
 
 
