@@ -595,6 +595,38 @@ async def test_pings_measure_and_do_not_pile_up(monkeypatch: pytest.MonkeyPatch)
     client.ping()  # a lost link is noticed elsewhere
 
 
+async def test_a_link_that_has_become_slower_is_shown_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(driver_module, "PING_SECONDS", 0.01)
+    loader = ScriptedLoader()
+    async with (
+        stage_servers(loader) as (server,),
+        Coordinator(ring_plan([server.port]), loader) as coordinator,
+    ):
+        (client,) = coordinator.driver._clients
+        await asyncio.sleep(0.2)
+        assert coordinator.driver.statuses()[0].detail == ""
+        at_once, loop = client.link.send_at_once, asyncio.get_running_loop()
+
+        def late(frame: Frame) -> bool:
+            loop.call_later(0.1, at_once, frame)
+            return True
+
+        monkeypatch.setattr(client.link, "send_at_once", late)
+        async with asyncio.timeout(10):
+            while not coordinator.driver.statuses()[0].detail:  # noqa: ASYNC110 - pings have to come back
+                await asyncio.sleep(0.02)
+        (stage,) = coordinator.driver.statuses()
+        assert stage.state == "ready"
+        assert "ms when the ring formed" in stage.detail
+        assert caplog.text.count("ms when the ring formed") == 1
+        given = coordinator.submit([5, 6, 7], 6)
+        await coordinator.finish()
+        assert not coordinator.failures
+        assert given.tokens == truth([5, 6, 7], 6)
+
+
 async def test_a_stage_that_answers_no_ping_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "PING_SECONDS", 0.02)
     monkeypatch.setattr(driver_module, "SILENCE_SECONDS", 0.3)
