@@ -106,7 +106,7 @@ class EngineArguments:
         str | None,
         Parameter(
             group=SPECULATION,
-            help="File of the head that drafts on the last stage (longspan train-mtp); stages elsewhere need it too.",
+            help="File of the head that drafts (longspan train-mtp); stages elsewhere need a copy of it.",
         ),
     ] = None
     width: Annotated[

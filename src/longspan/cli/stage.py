@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -21,6 +22,7 @@ def stage(
     name: str | None = None,
     threads: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     library: str | None = None,
+    mtp_head: Path | None = None,
     keys: Annotated[str | None, Parameter(env_var="LONGSPAN_KEYS")] = None,
     token_file: Annotated[str | None, Parameter(env_var="LONGSPAN_TOKEN_FILE")] = None,
     pin: tuple[str, ...] = (),
@@ -56,6 +58,10 @@ def stage(
         Threads to compute with (default: all cores).
     library
         Another libllama of the same build, for example with CUDA.
+    mtp_head
+        File of the head that drafts when this is the last stage, made by
+        longspan train-mtp; the coordinator's --mtp-head must be the same
+        (default: the one that Longspan or the model carries, if any).
     keys
         Directory of this node's certificate, made by longspan keys init. Only
         nodes of the same authority are let in then, and only a coordinator
@@ -85,7 +91,15 @@ def stage(
     uvloop.run(
         run_stage(
             StageOptions(
-                model, host, port, threads=threads, library=library, security=security, join=join, name=name
+                model,
+                host,
+                port,
+                threads=threads,
+                library=library,
+                security=security,
+                mtp_head=True if mtp_head is None else str(mtp_head),
+                join=join,
+                name=name,
             )
         )
     )

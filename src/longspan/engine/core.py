@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
-
-import msgspec
+from typing import Any
 
 from longspan.engine.answer import Answer
 from longspan.engine.answers import Answers
@@ -16,6 +16,7 @@ from longspan.engine.formation import Formation
 from longspan.engine.healing import Healing
 from longspan.engine.journal import Journal
 from longspan.engine.options import EngineOptions
+from longspan.engine.planning import limits_of, sequence_request, speculation_of
 from longspan.engine.stream import RequestStream, deliver
 from longspan.errors import LongspanError, RingError
 from longspan.model.source import ModelSource
@@ -28,10 +29,8 @@ from longspan.runtime.base import Capacity
 from longspan.schedule.limits import Limits
 from longspan.schedule.planner import Planner
 from longspan.schedule.policy import Policy
-from longspan.schedule.request import SequenceRequest
 from longspan.schedule.span import IterationResult
-from longspan.speculate.proposers import proposer_maker
-from longspan.speculate.speculation import Speculation, SpeculationPolicy
+from longspan.speculate.speculation import Speculation
 from longspan.speculate.tree_speculation import TreeSpeculation
 from longspan.status import EngineActivity, EngineStatistics, MemberStatus, StageStatus
 
@@ -49,14 +48,16 @@ class EngineCore:
         self._tokenizer = tokenizer
         self._report = report
         self._formation = Formation(options, source)
-        self._formation.on_return = lambda reason: self._on_failure(RingError(reason))
+        self._formation.on_return = self._change_ring
         self._vocabulary = source.description.vocabulary
         self._embedding = source.token_embedding(options.library)
         self._loader = LlamaLoader(
-            source, threads=self._formation.threads, library=options.library, mtp_head=self._formation.drafts
+            source, threads=self._formation.threads, library=options.library, mtp_head=self._formation.mtp_head
         )
         self._driver: RingDriver | None = None
         self._first: StagePlace | None = None
+        self._forming: asyncio.Task[Any] | None = None
+        self._outdated = ""
         self._planner: Planner | None = None
         self._flow: Flow | None = None
         self._speculation: Speculation | TreeSpeculation | None = None
@@ -94,7 +95,13 @@ class EngineCore:
         limits = self._limits(capacity)
         if self._draft_runner is not None:
             await self._draft_runner.start(limits.slots, limits.longest)
-        self._speculation = self._make_speculation(limits)
+        self._speculation = speculation_of(
+            options,
+            limits,
+            vocabulary=self._vocabulary,
+            trees=self._formation.trees,
+            proposer=None if self._draft_runner is None else self._draft_runner.proposer,
+        )
         self._planner = Planner(limits, policy, self._speculation)
         self._flow = Flow(
             self._planner,
@@ -125,7 +132,7 @@ class EngineCore:
     async def remove_stage(self, name: str) -> None:
         """Send a stage that has joined away for good. Raises UnknownStageError."""
         if await self._formation.remove(name):
-            self._on_failure(RingError(f"the operator has removed stage {name}"))
+            self._change_ring(f"the operator has removed stage {name}")
 
     def stages(self) -> tuple[StageStatus, ...]:
         """Every stage as it is now."""
@@ -154,35 +161,29 @@ class EngineCore:
             silence_seconds=self._options.silence_seconds,
         )
         self._driver, self._first = driver, plan.places[0]
-        capacity = await driver.form()
+        self._forming, self._outdated = asyncio.current_task(), ""
+        try:
+            capacity = await driver.form()
+        except asyncio.CancelledError:
+            if self._outdated and self._forming is not None and not self._forming.uncancel():
+                raise RingError(self._outdated) from None
+            raise
+        finally:
+            self._forming = None
         self.epoch += 1
         self._healing.complete()
         return capacity
 
-    def _make_speculation(self, limits: Limits) -> Speculation | TreeSpeculation | None:
-        options = self._options
-        if self._formation.trees:
-            return TreeSpeculation(rows=limits.free_rows, vocabulary=self._vocabulary)
-        if options.proposer == "none":
-            return None
-        return Speculation(
-            SpeculationPolicy(proposer=options.proposer, width=options.width, depth=options.depth),
-            proposer_maker(options.proposer) if self._draft_runner is None else self._draft_runner.proposer,
-            rows=limits.free_rows,
-            vocabulary=self._vocabulary,
-        )
-
     def _limits(self, capacity: Capacity) -> Limits:
-        free = max(1, min(capacity.exact_rows - 1, capacity.max_rows))
-        return Limits(
-            slots=capacity.slots,
-            cells_per_slot=capacity.cells_per_slot,
-            exact_rows=capacity.exact_rows,
-            max_rows=capacity.max_rows,
-            # Chunks below the exact-row limit cost no throughput on a CPU, and every cut of a prompt is exact.
-            chunk=free,
-            max_waiting=self._options.max_waiting,
-        )
+        return limits_of(capacity, max_waiting=self._options.max_waiting)
+
+    def _change_ring(self, reason: str) -> None:
+        """A stage is another process now, or gone. A ring that forms is given up: it would wait for a ghost."""
+        if self._forming is None:
+            self._on_failure(RingError(reason))
+        elif not self._outdated:
+            self._outdated = reason
+            self._forming.cancel()
 
     def _on_failure(self, error: RingError) -> None:
         self._healing.begin(error)
@@ -195,8 +196,8 @@ class EngineCore:
 
     def _on_formed(self, capacity: Capacity) -> None:
         """The ring is back: running requests are replayed from their committed tokens and go on."""
-        assert self._flow is not None
-        self._flow.begin_again(*self._ring(), self._limits(capacity))
+        if self._flow is not None:  # else it was lost while the engine still starts, which begins with the newest
+            self._flow.begin_again(*self._ring(), self._limits(capacity))
 
     def _ring(self) -> tuple[RingDriver, StagePlace]:
         assert self._driver is not None and self._first is not None
@@ -232,7 +233,7 @@ class EngineCore:
             end_tokens = frozenset(request.stop_token_ids)
             if not request.ignore_eos:
                 end_tokens |= self._tokenizer.end_tokens
-            sequence = self._planner.submit(_sequence_request(request, end_tokens, now), now)
+            sequence = self._planner.submit(sequence_request(request, end_tokens, now), now)
         except LongspanError as error:
             deliver([(stream, error)])
             return
@@ -283,21 +284,3 @@ class EngineCore:
     def _stopped(self, sequence: int) -> None:
         assert self._flow is not None
         self._flow.finish(sequence)
-
-
-def _sequence_request(request: GenerationRequest, end_tokens: frozenset[int], now: float) -> SequenceRequest:
-    sampling = msgspec.structs.replace(
-        request.sampling,
-        seed=request.seed or 0,
-        prompt_length=len(request.prompt),
-        suppress=tuple(sorted(end_tokens)) if request.sampling.min_tokens else request.sampling.suppress,
-    )
-    return SequenceRequest(
-        prompt=request.prompt,
-        max_tokens=request.max_tokens,
-        end_tokens=end_tokens,
-        sampling=sampling,
-        priority=request.priority,
-        deadline=None if request.deadline is None else now + request.deadline,
-        cache_salt=request.cache_salt,
-    )

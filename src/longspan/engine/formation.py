@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from longspan.engine.gathering import Gathering
 from longspan.engine.locking import locked, locked_names
 from longspan.engine.options import DEFAULT_CONTEXT, EngineOptions
 from longspan.errors import UnknownStageError, UsageError
-from longspan.model.mtp_head import find_head
+from longspan.model.mtp_head import MtpHead, check_belongs, find_head, read_head
 from longspan.model.nextn import has_head, obstacle
 from longspan.model.source import ModelSource
 from longspan.model.splits import even_splits, parse_splits
@@ -54,8 +55,10 @@ class Formation:
         if options.context is not None and options.context > longest:
             raise UsageError(f"a context of {options.context} positions is asked for, the model has {longest}")
         # Why the model's own MTP layers are not used although drafts are wanted of them; said once.
-        self._head_obstacle = obstacle(source) if self.drafts and find_head(source) is None else ""
-        if self.trees and not has_head(source):
+        self._head = self._named_head()
+        others = self._head is not None or find_head(source) is not None
+        self._head_obstacle = obstacle(source) if self.drafts and not others else ""
+        if self.trees and self._head is None and not has_head(source):
             raise UsageError(
                 "trees of drafts (--latency tree) need an MTP head, and Longspan has none for "
                 f"{description.model_id}; leave --latency away"
@@ -73,6 +76,11 @@ class Formation:
     def drafts(self) -> bool:
         """Whether the last stage shall have an MTP head at hand."""
         return self._options.proposer in HEADED or self.trees
+
+    @property
+    def mtp_head(self) -> Path | bool:
+        """What drafts on the last stage, as `LlamaLoader` takes it."""
+        return self._head.path if self._head is not None else self.drafts
 
     @property
     def trees(self) -> bool:
@@ -132,6 +140,7 @@ class Formation:
             options.activation_dtype,
             options.link_delay_ms,
             self.trees,
+            self._head.digest if self._head is not None else "",
         )
 
     async def replace(self, stages: Collection[int]) -> None:
@@ -156,6 +165,19 @@ class Formation:
             raise UnknownStageError("stages do not join this ring by themselves, so none can be removed")
         return await self._gathering.remove(name)
 
+    def _named_head(self) -> MtpHead | None:
+        """The head that the options name, checked. Raises UsageError when nothing would use it."""
+        if self._options.mtp_head is None:
+            return None
+        if not self.drafts:
+            raise UsageError(
+                f"an MTP head is named, but the proposer {self._options.proposer!r} uses none; leave --mtp-head "
+                "away, or take --proposer auto, mtp or mtp+ngram"
+            )
+        head = read_head(Path(self._options.mtp_head).absolute())
+        check_belongs(head, self._source)
+        return head
+
     def _gather(self) -> Gathering | None:
         if self._options.join is None:
             return None
@@ -171,8 +193,12 @@ class Formation:
         )
 
     async def _start(self, index: int) -> None:
+        head = self.mtp_head
         options = StageOptions(
-            self._options.model, threads=self.threads, library=self._options.library, mtp_head=self.drafts
+            self._options.model,
+            threads=self.threads,
+            library=self._options.library,
+            mtp_head=str(head) if isinstance(head, Path) else head,
         )
         self._children[index] = await self._launcher.start(index, options)
 

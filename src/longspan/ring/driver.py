@@ -170,6 +170,7 @@ class RingDriver:
             plan.delay_between(place, following),
             plan.delay_between(place, None),
             plan.trees,
+            plan.mtp_head if place.end == self._loader.layers else "",
         )
 
     async def _open_client(self, client: StageClient) -> Capacity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from longspan.errors import RingError
 from longspan.llamacpp.library import load_library
@@ -21,7 +22,10 @@ from longspan.runtime.llama.memory import free_bytes
 class FetchedLoader(StageLoader):
     """A `StageLoader` of whatever model the coordinator serves. Its figures are those of the newest one."""
 
-    def __init__(self, *, threads: int | None = None, library: str | None = None, mtp_head: bool = True) -> None:
+    def __init__(
+        self, *, threads: int | None = None, library: str | None = None, mtp_head: Path | bool = True
+    ) -> None:
+        """The arguments are those of `LlamaLoader`."""
         self._threads = threads
         self._library = library
         self._mtp_head = mtp_head
@@ -48,7 +52,8 @@ class FetchedLoader(StageLoader):
         needed = manifest.needed(start, end)
         composed = sum(artifact.bytes for artifact in needed)
         if end == manifest.layer_count and self._mtp_head:
-            drafts = manifest.mtp is not None or find_head(source) is not None
+            named = isinstance(self._mtp_head, Path)
+            drafts = named or manifest.mtp is not None or find_head(source) is not None
             needed += [part for part in manifest.needed_to_draft() if drafts and part not in needed]
         await fetch.artifacts(needed, composed=composed)
         self._loader = loader = LlamaLoader(

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import psutil
 
+from longspan.errors import RingError
 from longspan.llamacpp.library import load_library
 from longspan.model.architecture import find_architecture
 from longspan.model.draft_model import DraftModel, compose_draft_model
 from longspan.model.grammar import GrammarVocabulary
-from longspan.model.mtp_head import find_head, read_head
+from longspan.model.mtp_head import check_belongs, find_head, read_head
 from longspan.model.nextn import carries_head, compose_own_head
 from longspan.model.source import ModelSource
 from longspan.model.tokenizer import Tokenizer
@@ -71,7 +72,7 @@ class LlamaLoader(StageLoader):
         library = load_library(self._library)
         report(f"composing layers {start}-{end}")
         path = self._source.stage_file(start, end)
-        head = self._draft_model(path) if end == self.layers else None
+        head = self._draft_model(path, assignment.mtp_head) if end == self.layers else None
         report(f"loading layers {start}-{end} and checking exactness")
         return LlamaRuntime(
             library,
@@ -96,11 +97,24 @@ class LlamaLoader(StageLoader):
         """See `StageLoader.free_bytes`."""
         return free_bytes(load_library(self._library))
 
-    def _draft_model(self, stage_file: Path) -> DraftModel | None:
+    def _draft_model(self, stage_file: Path, wanted: str) -> DraftModel | None:
+        """What drafts. wanted: sha256 of the head that the coordinator was given; empty for none in particular."""
+        named = self._mtp_head if isinstance(self._mtp_head, Path) else None
+        head = read_head(named) if named is not None else None
+        if wanted and (head is None or head.digest != wanted):
+            has = f"the head {named} (sha256 {head.digest[:12]}…)" if head is not None else "none that was named"
+            raise RingError(
+                f"the coordinator drafts with the MTP head of sha256 {wanted[:12]}…, this stage has {has}. Start "
+                "it with --mtp-head and a copy of the same file."
+            )
+        if head is not None:
+            check_belongs(head, self._source)
         if self._mtp_head is False:
             return None
-        path = find_head(self._source) if self._mtp_head is True else self._mtp_head
-        if path is None:
-            return compose_own_head(self._source, self._library) if carries_head(self._source) else None
+        if head is None:
+            carried = find_head(self._source)
+            if carried is None:
+                return compose_own_head(self._source, self._library) if carries_head(self._source) else None
+            head = read_head(carried)
         embedding = self._source.token_embedding(self._library)
-        return compose_draft_model(read_head(path), stage_file, embedding, self._source.digest)
+        return compose_draft_model(head, stage_file, embedding, self._source.digest)

@@ -26,7 +26,8 @@ class Assignment(msgspec.Struct, frozen=True):
     start, end: layer range. layers: of the whole model. next_address: (host, port) of the stage that follows, None
     for the last. slots, cells_per_slot: KV to allocate. dtype: of activations between stages. next_delay_ms,
     return_delay_ms: emulated one-way delay of what this stage sends to the next stage and to the coordinator.
-    trees: spans may be token trees, of one slot.
+    trees: spans may be token trees, of one slot. mtp_head: sha256 of the head that the last stage has to draft
+    with; empty for whichever it has.
     """
 
     stage: int
@@ -41,6 +42,7 @@ class Assignment(msgspec.Struct, frozen=True):
     next_delay_ms: float = 0.0
     return_delay_ms: float = 0.0
     trees: bool = False
+    mtp_head: str = ""
 
 
 class Hello(msgspec.Struct, frozen=True):

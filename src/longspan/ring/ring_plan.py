@@ -28,6 +28,7 @@ class RingPlan:
     """What forming a ring needs.
 
     ring: its identity, new each time. dtype: of activations on the wire. trees: spans may be token trees.
+    mtp_head: sha256 of the head that the last stage has to draft with; empty for whichever it has.
     """
 
     ring: str
@@ -37,6 +38,7 @@ class RingPlan:
     dtype: str
     delay_ms: float
     trees: bool = False
+    mtp_head: str = ""
 
     def delay_between(self, sender: StagePlace | None, receiver: StagePlace | None) -> float:
         """Emulated one-way delay in milliseconds; None stands for the coordinator."""

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,7 +33,8 @@ class StageOptions(msgspec.Struct, frozen=True):
 
     model: reference of it; None: whatever the coordinator serves, whose layers it then gives.
     join: HOST:PORT of a coordinator to register with. name: the stage's identity there; None: its machine and port.
-    mtp_head: load the model's MTP head, if Longspan carries one, in case that the coordinator asks for drafts.
+    mtp_head: load the model's MTP head, if there is one, in case that the coordinator asks for drafts; a text names
+    the head's file.
     follow_parent: end when standard input is closed, which happens whenever the parent process goes.
     """
 
@@ -43,7 +45,7 @@ class StageOptions(msgspec.Struct, frozen=True):
     library: str | None = None
     follow_parent: bool = False
     security: SecurityOptions = SecurityOptions()
-    mtp_head: bool = True
+    mtp_head: bool | str = True
     join: str | None = None
     name: str | None = None
 
@@ -116,15 +118,17 @@ def _member(
 
 
 def _loader(options: StageOptions) -> StageLoader:
+    from longspan.model.mtp_head import read_head
     from longspan.model.reference import resolve
     from longspan.ring.fetched_loader import FetchedLoader
     from longspan.ring.llama_loader import LlamaLoader
 
+    head = Path(options.mtp_head) if isinstance(options.mtp_head, str) else options.mtp_head
+    if isinstance(head, Path):
+        read_head(head)  # what is wrong with the file shall be known before a coordinator calls
     if options.model is None:
-        return FetchedLoader(threads=options.threads, library=options.library, mtp_head=options.mtp_head)
-    return LlamaLoader(
-        resolve(options.model), threads=options.threads, library=options.library, mtp_head=options.mtp_head
-    )
+        return FetchedLoader(threads=options.threads, library=options.library, mtp_head=head)
+    return LlamaLoader(resolve(options.model), threads=options.threads, library=options.library, mtp_head=head)
 
 
 def _stop_with_parent(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:

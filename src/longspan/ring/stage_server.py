@@ -254,7 +254,10 @@ class StageServer:
         await self._session_changed.wait()
 
     def _load(self, assignment: Assignment, report: Callable[[str], None]) -> StageRuntime:
-        key = (self._loader.digest, assignment.start, assignment.end, assignment.slots, assignment.cells_per_slot)
+        key = (
+            *(self._loader.digest, assignment.start, assignment.end, assignment.slots, assignment.cells_per_slot),
+            *(assignment.trees, assignment.mtp_head),
+        )
         if self._held is not None and self._held[0] == key:
             return self._held[1]
         self._release()

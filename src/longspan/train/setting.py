@@ -20,7 +20,7 @@ from longspan.train.target import OutputRule, Target, output_matrix, output_rule
 from longspan.train.torch_base import TorchBase, is_plain, unpacked_bytes
 from longspan.train.writing import BaseModel
 
-_LENGTH, _LENGTH_CPU = 640, 192
+_LENGTH, _LENGTH_CPU = 640, 256
 _PROBED = 8
 _SHARE_OF_MEMORY = 0.25
 """Of what is free, for the unpacked weights of a model."""

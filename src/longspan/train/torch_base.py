@@ -26,7 +26,7 @@ _PARTS = frozenset(
 _WHOLE = frozenset((EMBEDDING, OUTPUT, "output_norm.weight", "rope_freqs.weight"))
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _MOST_ROWS = 2048
-_MOST_ROWS_CPU = 64
+_MOST_ROWS_CPU = 24
 _SHARE_OF_MEMORY = 0.5
 
 

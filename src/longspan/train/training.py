@@ -26,11 +26,11 @@ DEPTH_WEIGHTS = (1.0, 0.8, 0.6)
 _RATE, _RATE_RESUMED = 1.2e-3, 7e-4
 _TOKENS_OF_A_STEP = 48 * 640
 """Of the recipe that the rates come from; smaller steps take smaller rates."""
-_TOKENS_OF_A_STEP_CPU = 4 * 192
+_TOKENS_OF_A_STEP_CPU = 4 * 256
 _WARM_UP = 0.04
 """Share of the time in which the rate grows to its full size."""
 _CLIP = 1.0
-_WRITING = 0.35
+_WRITING = 0.3
 """Share of the time that goes into writing."""
 _LAST_WRITING = 0.7
 """After this share of the time nothing new is written."""

@@ -9,8 +9,8 @@ from longspan.train.setting import Setting
 from longspan.train.texts import TextFolder
 from longspan.train.writing import write_texts
 
-_SHORTEST = 64
-"""Tokens that a text has at least, whatever time there is: the template alone takes some two dozen."""
+_SHORTEST = 128
+"""Tokens that a text has at least, whatever time there is: in the first words of an answer, much can come next."""
 
 
 class Writer:
@@ -28,7 +28,7 @@ class Writer:
         started = time.monotonic()
         rows = setting.base.most_rows(setting.length)
         rows = rows if most_rows is None else min(rows, most_rows)
-        seed = (self._seed << 40) + (salt << 32) + folder.next_number
+        seed = (self._seed << 40) + (salt << 32) + folder.next_number & (1 << 63) - 1
         texts = write_texts(
             setting.base,
             Conversations(setting.turns, setting.tokenizer, rows, seed),
