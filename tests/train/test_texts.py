@@ -26,7 +26,7 @@ def test_texts_come_back_from_the_disk(tmp_path: Path) -> None:
     folder.add(some_texts(2))
     again = TextFolder(tmp_path / "texts", "a" * 64, 1 << 20)
     assert [int(texts.tokens[0, 0]) for texts in again.rounds] == [1, 2]
-    assert (again.written, again.count, again.next_number) == (64, 64, 3)
+    assert again.next_number == 3
     rows = again.rounds[1].rows(np.array([0, 3]))
     assert rows.hidden.shape == (2, 8, 16)
     assert (rows.hidden == 2).all()
@@ -38,7 +38,6 @@ def test_the_oldest_make_room(tmp_path: Path) -> None:
     for mark in range(1, 6):
         folder.add(some_texts(mark))
     assert [int(texts.tokens[0, 0]) for texts in folder.rounds] == [4, 5]
-    assert folder.written == 5 * 32
     assert sum(path.stat().st_size for path in folder.directory.rglob("*.npy")) < 2.5 * size + 4096
 
 
@@ -51,14 +50,21 @@ def test_other_directories_are_left_alone(tmp_path: Path) -> None:
         TextFolder(tmp_path / "texts", "b" * 64, 1 << 20)
 
 
-def test_a_full_disk_is_named_and_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), OSError("65536 requested and 63424 written")],
+    ids=["told by the system", "told by numpy"],
+)
+def test_a_full_disk_is_named_and_leaves_nothing_half(
+    error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = TextFolder(tmp_path / "texts", "a" * 64, 1 << 20)
     folder.add(some_texts(1))
     save = np.save
 
     def full(path: Path, values: np.ndarray, allow_pickle: bool) -> None:
         if path.name == "hidden.npy":
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise error
         save(path, values, allow_pickle=allow_pickle)
 
     monkeypatch.setattr(np, "save", full)

@@ -35,7 +35,7 @@ from safetensors.numpy import save
 
 from longspan.errors import ModelError
 from longspan.model.source import ModelSource
-from longspan.model.storage import atomic_file, explained
+from longspan.model.storage import atomic_file
 
 Array = npt.NDArray[np.float32]
 
@@ -219,8 +219,13 @@ def write_head(head: MtpHead, path: Path, notes: Mapping[str, str] | None = None
         "rms_epsilon": repr(head.rms_epsilon),
         "rope_base": repr(head.rope_base),
     }
-    with explained(path), atomic_file(path) as file:
-        file.write(save(tensors, metadata))
+    try:
+        with atomic_file(path) as file:
+            file.write(save(tensors, metadata))
+    except OSError as error:
+        raise ModelError(
+            f"cannot write the MTP head {path}: {error.strerror or error}. Free some space, or name another place."
+        ) from error
 
 
 def check_belongs(head: MtpHead, source: ModelSource) -> None:

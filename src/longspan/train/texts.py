@@ -49,7 +49,7 @@ class Texts:
 class TextFolder:
     """Rounds of texts of one model in a directory, newest last. The oldest go when it would hold too much.
 
-    written: tokens that were ever added. next_number: of the round that comes next; none is given twice.
+    next_number: of the round that comes next; none is given twice.
     """
 
     def __init__(self, directory: Path, digest: str, most_bytes: int) -> None:
@@ -64,11 +64,10 @@ class TextFolder:
             elif any(directory.iterdir()):
                 raise ModelError(f"{directory} holds other things than texts to train on. Name another directory.")
             else:
-                known = {"model": digest, "written": 0, "next": 1}
+                known = {"model": digest, "next": 1}
                 note.write_text(json.dumps(known), encoding="utf-8")
             if known["model"] != digest:
                 raise ModelError(f"{directory} holds texts of another model. Remove it, or name another directory.")
-            self.written = int(known["written"])
             self.next_number = int(known["next"])
         except OSError as error:
             raise self._explained(error) from error
@@ -84,11 +83,6 @@ class TextFolder:
         """What is there, oldest first; hidden states stay on the disk until they are looked at."""
         return [texts for _, texts in self._rounds]
 
-    @property
-    def count(self) -> int:
-        """Tokens that are there."""
-        return sum(texts.count for texts in self.rounds)
-
     def add(self, texts: Texts) -> None:
         """Write a round. Raises LongspanError, with nothing half-written left, when the disk is full."""
         while self._rounds and self._held() + texts.bytes > self._most_bytes:
@@ -102,19 +96,13 @@ class TextFolder:
             for name in _FIELDS:
                 np.save(unfinished / f"{name}.npy", getattr(texts, name), allow_pickle=False)
             unfinished.rename(final)
-            self.written += texts.count
             self.next_number += 1
-            note = json.dumps({"model": self._digest, "written": self.written, "next": self.next_number})
+            note = json.dumps({"model": self._digest, "next": self.next_number})
             (self.directory / _NOTE).write_text(note, encoding="utf-8")
         except OSError as error:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise self._explained(error) from error
         self._open(final)
-
-    def remove(self) -> None:
-        """Delete the directory with all texts."""
-        self._rounds.clear()
-        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _held(self) -> int:
         return sum(texts.bytes for texts in self.rounds)
@@ -129,10 +117,11 @@ class TextFolder:
         self._rounds.append((folder, Texts(np.array(tokens), np.array(said), np.array(best), hidden)))
 
     def _explained(self, error: OSError) -> LongspanError:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        # numpy reports a write that ended early without a number.
+        if error.errno in (None, errno.ENOSPC, errno.EDQUOT):
             return LongspanError(
-                f"the disk of {self.directory} is full ({error.strerror}). Free some space, name another place "
-                "with --texts, or let texts take less of it with --disk."
+                f"the disk of {self.directory} is full ({error.strerror or error}). Free some space, name another "
+                "place with --texts, or let texts take less of it with --disk."
             )
         return LongspanError(
             f"texts cannot be kept in {self.directory}: {error.strerror or error}. Name another place with --texts."
