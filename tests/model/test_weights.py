@@ -10,6 +10,7 @@ from longspan.model.progress import SilentProgress
 from longspan.model.source import GgufSource, PackageSource
 from longspan.model.split import split_model
 from longspan.model.weights import weigh
+from tests.model.mixture_models import write_mixture_model
 from tests.tiny_models import write_tiny_model
 
 
@@ -38,6 +39,18 @@ def test_file_and_package_weigh_the_same(tmp_path: Path, tied: bool) -> None:
         stage = source.stage_file(start, end).stat().st_size
         needed = sum(weights.layers[start:end]) + weights.shared + (weights.head if end == 4 else 0)
         assert needed <= stage <= needed + 65536
+
+
+def test_an_mtp_layer_that_drafts_is_on_the_last_stage(tmp_path: Path) -> None:
+    source = GgufSource(write_mixture_model(tmp_path / "model.gguf", "glm4moe", draft=2))
+    plain = GgufSource(write_mixture_model(tmp_path / "plain.gguf", "glm4moe"))
+    weights, bare = weigh(source), weigh(plain)
+    sizes = {name: tensor.size for name, tensor in source.file.tensors.items()}
+    layer = sum(size for name, size in sizes.items() if name.startswith("blk.5."))
+    assert len(weights.layers) == 5
+    assert weights.head == 2 * bare.head + layer > bare.head + layer
+    split_model(source, tmp_path / "package", requantise=None, progress=SilentProgress())
+    assert weights.head <= weigh(PackageSource(tmp_path / "package")).head <= weights.head + 3 * 8192
 
 
 def test_keys_and_values_are_counted_by_layer(tmp_path: Path) -> None:

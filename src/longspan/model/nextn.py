@@ -26,7 +26,7 @@ from longspan.model.gguf_file import Tensor, read_gguf
 from longspan.model.gguf_writer import NewTensor, copied
 from longspan.model.mtp_head import Array, find_head
 from longspan.model.progress import SilentProgress
-from longspan.model.source import ModelSource
+from longspan.model.source import ModelSource, PackageSource
 from longspan.model.storage import cache_directory, exclusive, explained
 
 _VERSION = 1
@@ -43,10 +43,12 @@ def obstacle(source: ModelSource) -> str:
     name = source.description.architecture
     if find_architecture(name).mtp_hidden is None:
         return f"it is not known how those of {name} models are fed"
+    if isinstance(source, PackageSource):
+        # Whoever split the model looked at them; here the files may be elsewhere.
+        return "" if source.manifest.mtp is not None else "the layer package was made without them"
     try:
         parts = source.mtp_parts()
-        if parts is None:
-            return "this layer package was made without them; split the model again"
+        assert parts is not None
         _Layer(parts)
         parts.metadata.of_mtp_layer(parts.vocabulary)
     except ModelError as error:

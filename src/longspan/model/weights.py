@@ -8,6 +8,7 @@ import itertools
 from longspan.errors import ArchitectureError
 from longspan.model.compose import EMBEDDING, OUTPUT, block_of, is_output
 from longspan.model.gguf_file import GgufFile, read_gguf
+from longspan.model.nextn import carries_head
 from longspan.model.source import GgufSource, ModelSource, PackageSource
 
 _BYTES = 2
@@ -16,7 +17,8 @@ _BYTES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Bytes. layers: of each layer. shared: what every stage holds besides. head: what only the last one holds.
+    """Bytes. layers: of each layer. shared: what every stage holds besides. head: what only the last one holds, an
+    MTP layer of the model included.
 
     positions: keys and values of one position, for each layer. refused: layer ranges that no stage can hold.
     """
@@ -40,17 +42,21 @@ def weigh(source: ModelSource) -> Weights:
             source.manifest.artifact(role).bytes
             for role in (("embedding", "output") if source.description.tied_embeddings else ("output",))
         )
+        if source.manifest.mtp is not None:
+            head = 2 * head + source.manifest.mtp.bytes
         shared = sum(tensor.size for tensor in read_gguf(source.vocabulary_file()).tensors.values())
     elif isinstance(source, GgufSource):
-        tied = OUTPUT not in source.file.tensors
+        tied, drafts = OUTPUT not in source.file.tensors, carries_head(source)
         for name, tensor in source.file.tensors.items():
             block = block_of(name)
             if block is not None:
-                # Draft layers come behind those that generate, and are in no stage.
                 if block < count:
                     layers[block] += tensor.size
+                elif block == count and drafts:
+                    head += tensor.size  # the MTP layer drafts on the last stage; others behind it are not used
             elif is_output(name) or (tied and name == EMBEDDING):
-                head += tensor.size
+                # An MTP layer has the output matrix in its own file once more.
+                head += (1 + drafts) * tensor.size
             elif name != EMBEDDING:
                 shared += tensor.size
     positions = position_bytes(read_gguf(source.vocabulary_file()))[:count]
