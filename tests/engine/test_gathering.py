@@ -143,6 +143,41 @@ async def test_a_stage_that_goes_while_the_first_ring_forms_is_waited_for(gather
     await asyncio.wait_for(starting, 10)
 
 
+@pytest.mark.parametrize("change", ["comes back", "is removed"])
+async def test_a_ring_that_waits_for_a_ghost_forms_anew_when_that_is_another_process(
+    gathered: Gathered, change: str
+) -> None:
+    """The ghost accepts connections and says nothing, as a process that is stopped does."""
+    ghost = socket.create_server(("127.0.0.1", 0))
+    port = ghost.getsockname()[1]
+    membership = Membership(("127.0.0.1", gathered.port), "two", "", port, digest="", held=lambda: None)
+    haunting = asyncio.create_task(membership.run())
+    engine = gathered.engine()
+    starting = asyncio.create_task(engine.start())
+    try:
+        await until(lambda: any("stages can join at" in text for text in gathered.texts))
+        await until(lambda: len(registered(engine)) == 1)
+        one = await gathered.join("one")
+        await until(lambda: "loading" in [stage.state for stage in engine.ring().stages])
+        await asyncio.sleep(0.1)
+        assert not starting.done()
+        if change == "is removed":
+            three = await gathered.join("three")
+            await until(lambda: len(registered(engine)) == 3)
+            await engine.remove_stage("two")
+        else:
+            three = await gathered.join("two")
+        await asyncio.wait_for(starting, 10)
+        assert engine.ring().epoch == 1
+        assert places(engine) in (at(one, three), at(three, one))
+        assert (await whole(engine.submit(request(PROMPT, 9)))).tokens == truth(gathered.script, request(PROMPT, 9))
+        with pytest.raises(DismissedError):
+            await haunting
+    finally:
+        haunting.cancel()
+        ghost.close()
+
+
 @pytest.fixture
 async def serving(gathered: Gathered) -> Gathered:
     """Two stages, and an engine that serves."""
