@@ -44,6 +44,12 @@ def test_without_api_keys_only_from_the_same_machine(engine: ScriptedEngine, hos
     assert far.delete("/ring/stages/attic").status_code == 204
 
 
+@pytest.mark.parametrize("header", ["Forwarded", "X-Forwarded-For"])
+def test_without_api_keys_not_through_a_proxy(client: httpx.Client, engine: ScriptedEngine, header: str) -> None:
+    assert client.delete("/ring/stages/attic", headers={header: "127.0.0.1"}).status_code == 403
+    assert "attic" in engine.members
+
+
 def test_while_the_engine_does_not_run(
     client: httpx.Client, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

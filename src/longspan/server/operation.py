@@ -11,6 +11,8 @@ from starlette.routing import Route
 from longspan.errors import RequestError
 from longspan.server.service import Service
 
+_PASSED_ON = frozenset(("forwarded", "x-forwarded-for", "x-real-ip", "via"))
+
 
 class OperatorError(RequestError):
     """Whoever asks may not change the ring."""
@@ -46,6 +48,8 @@ class OperatorEndpoints:
 
 
 def _local(http: Request) -> bool:
+    if not _PASSED_ON.isdisjoint(http.headers.keys()):
+        return False  # a proxy of this machine brings whom it likes
     try:
         return http.client is not None and ipaddress.ip_address(http.client.host).is_loopback
     except ValueError:
