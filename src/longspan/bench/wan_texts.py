@@ -9,8 +9,9 @@ from longspan.model.chat_template import ChatTemplate
 from longspan.model.tokenizer import Tokenizer
 
 TEXTS = ("copy", "edit", "code", "prose")
-"""copy: a raw passage, six times; the model goes on with it. edit: the same with a year that changes from one
-repeat to the next. code, prose: answers to chat prompts. Copied and novel texts are never blended in one figure."""
+"""copy: a raw passage, six times, and how it begins again; the model goes on with it. edit: the same with a year
+that changes from one repeat to the next. code, prose: answers to chat prompts. Copied and novel texts are never
+blended in one figure."""
 
 MOST_REQUESTS = 8
 """Different prompts of each text."""
@@ -18,20 +19,23 @@ MOST_REQUESTS = 8
 _PASSAGES = (
     "The old lighthouse on the northern cliff has guided ships through storm and fog "
     "for more than two hundred years. ",
-    "The night train to the coast leaves from the last platform and stops at every "
-    "village along the river valley. ",
-    "The baker in the small square gets up before the sun and has the first loaves "
-    "on the counter by half past five. ",
-    "The clock in the tower of the town hall has been slow since the winter, and "
-    "nobody has the key to wind it up. ",
+    "The night train leaves the city at ten and reaches the sea in the morning, when "
+    "the harbour is still asleep and quiet. ",
+    "The clock on the tower was made by two brothers and has kept good time through "
+    "wars and floods for three centuries. ",
+    "The school in the valley has a large garden where the children grow beans and "
+    "apples and learn how to keep bees. ",
     "The garden behind the museum is open in the summer, and visitors may sit under "
     "the trees until the bell rings. ",
-    "The ferry across the lake carries twelve cars and forty passengers and needs a "
-    "quarter of an hour for one trip. ",
+    "The market in the main square sells fish and flowers and cheese from the "
+    "mountains on every second Saturday of the month. ",
     "The library keeps its oldest books in a cool room in the cellar, where the light is dim and the air is dry. ",
     "The bridge over the gorge was built by soldiers in a single year and has been painted green ever since then. ",
 )
+"""The demo model goes on with each of them word for word."""
+
 _COPIES = 6
+_BEGINNING_WORDS = 3
 
 _YEARS = (
     "In {0} the harbour is quiet. The boats leave early, the boats of {0} return "
@@ -80,7 +84,7 @@ RUN = 8
 def prompts(text: str, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[tuple[int, ...]]:
     """MOST_REQUESTS prompts of one of TEXTS, as token ids. Raises UsageError when a chat template is missing."""
     if text in ("copy", "edit"):
-        raw = [_COPIES * passage for passage in _PASSAGES] if text == "copy" else [_with_years(b) for b in _YEARS]
+        raw = [_repeated(p) for p in _PASSAGES] if text == "copy" else [_with_years(body) for body in _YEARS]
         return [tuple(tokenizer.encode(prompt, add_special=True, parse_special=False)) for prompt in raw]
     if template is None:
         raise UsageError(f"the text {text!r} is made of chat prompts, but the model has no chat template")
@@ -108,6 +112,11 @@ def repeated_share(prompt: Sequence[int], answer: Sequence[int]) -> float:
         seen.add(run)
     of_answer = repeated[len(prompt) :]
     return sum(of_answer) / len(of_answer) if of_answer else 0.0
+
+
+def _repeated(passage: str) -> str:
+    """The passage several times, and its first words: not a space behind it, which no repeat has at that place."""
+    return _COPIES * passage + " ".join(passage.split()[:_BEGINNING_WORDS])
 
 
 def _with_years(body: str) -> str:
