@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import statistics
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import msgspec
 
 from longspan.bench.paired import paired
 from longspan.bench.timeline import follow
+from longspan.bench.wan_stages import Filled, filled, typical
 from longspan.bench.wan_texts import MOST_REQUESTS, prompts, repeated_share
 from longspan.engine import Engine, EngineOptions
 from longspan.errors import UsageError
@@ -39,6 +41,8 @@ class WanRow(msgspec.Struct, frozen=True):
     rounds. tokens_per_traversal, useful_rows, stale_rows, in_flight_average (rows): over all runs; without
     speculation every row is useful, and what is in flight was not counted. identical: the tokens are those of
     `none`, in every run. noise: relative difference of the two runs of a round, median.
+    filled_tokens_per_second, stage_rate, stage_share: once the ring is filled, beside what the slowest stage could
+    serve (see `bench.wan_stages.Filled`); None where nothing came after the fill.
     """
 
     text: str
@@ -53,6 +57,9 @@ class WanRow(msgspec.Struct, frozen=True):
     in_flight_average: float | None
     identical: bool
     noise: float
+    filled_tokens_per_second: float | None
+    stage_rate: float | None
+    stage_share: float | None
 
 
 class TextFigures(msgspec.Struct, frozen=True):
@@ -103,6 +110,7 @@ class Run(NamedTuple):
     answers: tuple[tuple[int, ...], ...]
     before: SpeculationStatistics | None
     after: SpeculationStatistics | None
+    filled: Filled | None
 
 
 class Arm:
@@ -115,21 +123,22 @@ class Arm:
     async def run(self, prompts: Prompts, tokens: int, *, to_the_end: bool) -> Run:
         """All prompts at once, answered greedily. to_the_end: past the model's end tokens."""
         self._runs += 1
-        before = await asyncio.to_thread(self._engine.statistics)
+        before = await asyncio.to_thread(self._engine.activity, math.inf)
         # A salt of its own keeps a run from being served out of the KV of the one before.
         requests = [
             GenerationRequest(prompt, tokens, ignore_eos=to_the_end, seed=0, cache_salt=str(self._runs))
             for prompt in prompts
         ]
         answers = await asyncio.gather(*(follow(self._engine.submit(request)) for request in requests))
-        after = await asyncio.to_thread(self._engine.statistics)
+        after = await asyncio.to_thread(self._engine.activity, before.now)
         seconds = max(answer.arrivals[-1] for answer in answers) - min(answer.arrivals[0] for answer in answers)
         later = sum(len(answer.tokens) - 1 for answer in answers)
         return Run(
             later / seconds if seconds > 0 else 0.0,
             tuple(tuple(answer.tokens) for answer in answers),
-            before.speculation,
-            after.speculation,
+            before.statistics.speculation,
+            after.statistics.speculation,
+            filled(after.iterations),
         )
 
 
@@ -240,6 +249,7 @@ def _row(text: str, delay: float, count: int, arm: str, runs: list[Run], none: l
         stale += run.after.stale_rows - run.before.stale_rows
         row_seconds += _row_seconds(run.after) - _row_seconds(run.before)
         seconds += run.after.seconds - run.before.seconds
+    stage = typical([run.filled for run in runs])
     return WanRow(
         text=text,
         delay_ms=delay,
@@ -253,6 +263,9 @@ def _row(text: str, delay: float, count: int, arm: str, runs: list[Run], none: l
         in_flight_average=row_seconds / seconds if seconds else None,
         identical=all(run.answers == none[0].answers for run in runs),
         noise=found.noise,
+        filled_tokens_per_second=None if stage is None else stage.tokens_per_second,
+        stage_rate=None if stage is None else stage.stage_rate,
+        stage_share=None if stage is None else stage.share,
     )
 
 

@@ -141,6 +141,12 @@ def _print(figures: WanFigures, frontier: Frontier | None) -> None:
     for text in figures.texts:
         if not text.as_meant:
             print(f"The model does not go on repeating the text {text.text!r}: {text.repeated_share:.0%} of it.")
+    for row in figures.rows:
+        if (row.text, row.concurrency, row.arm) == ("copy", 1, "auto") and row.stage_share is not None:
+            print(
+                f"copy, {row.delay_ms:g} ms, auto: {row.filled_tokens_per_second:.1f} tokens/s after the fill, "
+                f"{row.stage_share:.0%} of the {row.stage_rate:.1f} that the slowest stage could serve"
+            )
     if frontier is None:
         return
     cells = [(cell.width, cell.depth, f"{cell.tokens_per_second:.1f}") for cell in frontier.cells]
