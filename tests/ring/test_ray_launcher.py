@@ -50,7 +50,7 @@ def cluster() -> Iterator[Any]:
         # Sockets have their places there, and those may not have long names.
         with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray-", ignore_cleanup_errors=True) as folder:
             head = {**NODE, "include_dashboard": False, "temp_dir": folder, "_system_config": WATCHFUL}
-            made = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
+            made = Cluster(initialize_head=True, head_node_args=head)
             try:
                 for _ in range(2):
                     made.add_node(**NODE)
@@ -149,8 +149,10 @@ def test_a_node_dies_and_ray_brings_the_stage_back_with_the_same_tokens(cluster:
     assert service.tokens(KILL_AT, lambda: os.kill(after[2], signal.SIGKILL)) == undisturbed
     assert service.raylets() == [raylets[0], added[0], raylets[2]]
     assert service.pids()[2] != after[2]
-    # `up` takes everything with it.
+    # A stage that the operator sends away is not started again; the others end with `up`.
     last = service.pids()
+    assert httpx.delete(f"{service.url}/ring/stages/stage-2").status_code == 204
+    service.up.wait_for("stage 2 was sent away by the coordinator")
     assert service.up.end(signal.SIGINT) == 0
     assert all(_gone(pid) for pid in last)
 
