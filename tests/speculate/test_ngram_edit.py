@@ -51,6 +51,16 @@ def test_a_match_where_the_copy_goes_on_ranks_as_the_whole_run() -> None:
     assert (list(deeper.tokens), deeper.rank) == (PASSAGE[21:25], 20)
 
 
+def test_a_new_name_that_stands_elsewhere_too_does_not_lead_there() -> None:
+    proposer = NgramEdit()
+    name, other = [1, 2, 3, 4], [1, 2, 3, 5]
+    repeat = [*PASSAGE[:10], *name, *PASSAGE[10:20], *name, *PASSAGE[20:]]
+    proposer.observe([*repeat, *PASSAGE[:10], *other, *PASSAGE[10:20], *name[:3]])
+    assert proposer.propose([], 1).tokens == name[3:]
+    proposer.observe(other[3:])
+    assert list(proposer.propose([], 8).tokens) == PASSAGE[20:28]
+
+
 def test_a_text_that_leaves_for_good_is_not_followed() -> None:
     proposer = copying()
     for token in range(900, 900 + LONGEST_EDIT):

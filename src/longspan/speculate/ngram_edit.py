@@ -22,7 +22,8 @@ class NgramEdit(NgramSuffix):
     After a departure no suffix matches until a whole seed was written again. Until then the draft goes on in the
     source: behind the first place, at most eight tokens on, where the source has the last written token, else one
     token further for each written one. Such drafts have a book of their own. A match at the place where the copy
-    goes on counts the tokens before the departure too: its rank is the length of the whole run.
+    goes on counts the tokens before the departure too: its rank is the length of the whole run. A match elsewhere
+    that is shorter than this run is taken for chance: the new name stands in other places as well.
     """
 
     name = "ngram-edit"
@@ -44,14 +45,15 @@ class NgramEdit(NgramSuffix):
     def propose(self, tail: Sequence[int], budget: int) -> Draft:
         end, match = self.find(tail)
         expected = self._expected(len(self.tokens)) if self._place != _LOST else _LOST
-        if match:
+        departed = self._written and not tail and 0 <= expected < len(self.tokens)
+        if match and not (departed and end != expected and match < self._run):
             run = match
             if end - len(tail) == expected:
                 run = max(match, self._run + len(tail))
             if not tail:
                 self._place, self._run, self._written = end, run, 0
             return Draft(self.copy(end, tail, min(budget, 2 * match)), NgramSuffix.name, run)
-        if tail or not self._written or not 0 <= expected < len(self.tokens):
+        if not departed:
             return NOTHING
         return Draft(self.copy(expected, tail, min(budget, LONGEST_EDIT)))
 
