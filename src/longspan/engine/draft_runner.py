@@ -71,6 +71,8 @@ class DraftRunner:
         self._thread = threading.Thread(
             target=self._run, args=(loop, source, slots, cells), name="longspan-draft", daemon=True
         )
+        for future in (self._opened, self._ended):
+            future.set_running_or_notify_cancel()  # whoever stops waiting for the thread does not disturb it
         self._thread.start()
         try:
             await asyncio.wrap_future(self._opened)
