@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -40,7 +41,7 @@ class Thinker:
 
     def __init__(self) -> None:
         self.ended: list[int] = []
-        self.on_drafts = lambda: None
+        self.on_drafts: Callable[[], None] = lambda: None
         self._runtime = ScriptedRuntime(SCRIPT, last=True, capacity=Capacity(SLOTS, CELLS, 64, 32), width=WIDTH)
         self._embedding = ScriptedEmbedding(SCRIPT.vocabulary, WIDTH)
         self._ahead = RunAhead(SLOTS, CELLS, 64, SCRIPT.vocabulary)
