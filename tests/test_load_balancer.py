@@ -127,6 +127,8 @@ def test_a_ring_stops_while_requests_go_on_and_comes_back(tmp_path: Path) -> Non
         assert streamed_tokens(f"http://127.0.0.1:{second}", PROMPT, TOKENS) == expected
         time.sleep(NOTICED_SECONDS)  # for the balancer to find both ready
         assert httpx.get(f"{url}/ready").status_code == 200
+        assert httpx.delete(f"{url}/ring/stages/a").status_code == 403
+        assert httpx.delete(f"http://127.0.0.1:{first}/ring/stages/a").status_code != 403, "the balancer refuses it"
         came: list[float] = []
         began = time.monotonic()
         streamed_tokens(url, PROMPT, 4 * TOKENS, lambda number: came.append(time.monotonic()))
@@ -145,6 +147,7 @@ def test_a_ring_stops_while_requests_go_on_and_comes_back(tmp_path: Path) -> Non
                 time.sleep(NOTICED_SECONDS)
                 asking.wait_for_answers(8)
                 assert requests_of(second) > 0, "the ring that is back gets requests again"
+                asking.stop()
         assert all(tokens == expected for _, tokens in asking.answers)
         broken = [failure for failure in asking.failures if failure[0] >= stopped]
         assert not [failure for failure in broken if failure[0] >= noticed], "new requests after it was noticed"
