@@ -49,7 +49,7 @@ class StageServer:
         self._preparing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: collections.OrderedDict[TcpLink, None] = collections.OrderedDict()
-        self._held: tuple[tuple[str, int, int, int, int], StageRuntime] | None = None
+        self._held: tuple[tuple[str, int, int, int, int, bool, str], StageRuntime] | None = None
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
