@@ -133,9 +133,10 @@ class Chaos:
             self.outcome.lost.append(said)
             return
         self.outcome.lost_with_coordinator[f"{self._went}: {said}"] += 1
-        # Who is killed says nothing more; who is asked to stop says so to everybody.
-        told = isinstance(error, RuntimeError | httpx.ConnectError)
-        if not (told or self._went == "SIGKILL") or not str(error):
+        # Who is killed says nothing more, and the connection ends; who is asked to stop says so to everybody.
+        told = isinstance(error, RuntimeError | httpx.ConnectError) and str(error)
+        cut_off = self._went == "SIGKILL" and isinstance(error, httpx.TransportError)
+        if not (told or cut_off):
             self.outcome.unclear.append(said)
 
     async def _crowd(self) -> None:
