@@ -53,7 +53,7 @@ def test_a_run_beside_llama_cpps_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    model = write_tiny_model(tmp_path / "tiny.gguf", "llama", weight_type="Q8_0")
+    model = write_tiny_model(tmp_path / "tiny.gguf", "llama", weight_type="Q8_0", context=1024)
     arguments = ["bench", "peers", str(model), "--texts", "copy", "--concurrency", "2", "--tokens", "6"]
     arguments += ["--rounds", "1", "--threads", "1", "--transformers-python", without_packages(tmp_path)]
     assert main([*arguments, "--json"]) == 0
@@ -62,7 +62,7 @@ def test_a_run_beside_llama_cpps_server(
     assert row["tokens_per_second"] > 0 and row["peer_tokens_per_second"] > 0
     assert row["ratio"] > 0 and row["noise"] >= 0
     assert [row["peer"] for row in absent] == ["llama.cpp-rpc", "transformers"]
-    assert "--rpc-server" in absent[0]["absent"] and "No module named 'gguf'" in absent[1]["absent"]
+    assert "--rpc-server" in absent[0]["absent"] and "No module named 'accelerate'" in absent[1]["absent"]
     assert all(row["ratio"] is None and row["concurrency"] is None for row in absent)
 
 
@@ -78,7 +78,7 @@ def test_peers_that_are_not_here_are_told_in_the_table_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    model = write_tiny_model(tmp_path / "tiny.gguf", "llama", weight_type="Q8_0")
+    model = write_tiny_model(tmp_path / "tiny.gguf", "llama", weight_type="Q8_0", context=1024)
     arguments = ["bench", "peers", str(model), "--texts", "copy", "--peers", "llama.cpp-rpc"]
     assert main(arguments) == 0
     assert "llama.cpp-rpc: not measured, no rpc-server is given" in capsys.readouterr().out
@@ -95,7 +95,7 @@ def test_a_run_beside_transformers(
     if absent is not None:
         pytest.skip(absent)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    model = write_tiny_model(tmp_path / "tiny.gguf", "llama", weight_type="Q8_0")
+    model = write_tiny_model(tmp_path / "tiny.gguf", "llama", weight_type="Q8_0", context=1024)
     arguments = ["bench", "peers", str(model), "--texts", "copy", "--concurrency", "2", "--tokens", "6"]
     arguments += ["--rounds", "1", "--threads", "1", "--peers", "transformers"]
     assert main([*arguments, "--transformers-python", PYTHON_WITH_TRANSFORMERS, "--json"]) == 0

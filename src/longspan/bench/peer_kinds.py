@@ -23,7 +23,7 @@ PEERS: tuple[Peer, ...] = ("llama.cpp", "llama.cpp-rpc", "transformers")
 
 class PeerPrograms(msgspec.Struct, frozen=True):
     """What does not come with Longspan. rpc_server: a binary, `llama-server` of the same build beside it. python:
-    an interpreter with torch, transformers and gguf."""
+    an interpreter with torch, transformers, accelerate and gguf."""
 
     rpc_server: Path | None = None
     python: str = sys.executable
@@ -48,7 +48,7 @@ async def why_absent(peer: Peer, programs: PeerPrograms) -> str | None:
         return "no rpc-server is given (--rpc-server)"
     if peer == "transformers":
         process = await asyncio.create_subprocess_exec(
-            *(programs.python, "-I", "-c", "import gguf, torch, transformers"),
+            *(programs.python, "-I", "-c", "import accelerate, gguf, torch, transformers"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -56,7 +56,7 @@ async def why_absent(peer: Peer, programs: PeerPrograms) -> str | None:
         _, errors = await process.communicate()
         if process.returncode:
             last = (errors.decode("utf-8", "replace").strip().splitlines() or ["no reason is given"])[-1]
-            return f"{Path(programs.python).name} has no transformers with torch and gguf ({last})"
+            return f"{Path(programs.python).name} has no transformers with torch, accelerate and gguf ({last})"
     return None
 
 

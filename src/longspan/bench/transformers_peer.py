@@ -1,8 +1,7 @@
 """Hugging Face transformers behind an HTTP endpoint, on the CPU: a peer to compare with.
 
-Run by path, in an interpreter that has torch, transformers and gguf, and need not have Longspan. The model file is
-dequantised when it is read. Requests that wait together are answered as one batch, padded on the left; transformers
-has no server of its own that would be faster on a CPU.
+Run by path, in an interpreter that has torch, transformers, accelerate and gguf, and need not have Longspan. The
+model file is dequantised when it is read. Requests that wait together are one batch, padded on the left.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def bench_peers(
     rpc_server
         llama.cpp's rpc-server, built with RPC; llama-server of the same build lies beside it.
     transformers_python
-        An interpreter with torch, transformers and gguf (default: this one).
+        An interpreter with torch, transformers, accelerate and gguf (default: this one).
     json
         Print the figures as JSON.
     """
