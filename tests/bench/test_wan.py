@@ -66,7 +66,7 @@ async def test_copying_over_a_slow_link_takes_fewer_trips_and_gives_the_same_tok
     assert copied.tokens_per_traversal > 2
     assert copied.in_flight_average is not None and copied.in_flight_average > 1
     assert copied.stage_rate is not None and copied.stage_share is not None and none.stage_share is not None
-    assert none.stage_share < copied.stage_share < 1.05
+    assert 0 < none.stage_share < copied.stage_share  # it may pass 1: both are measured, at different times
     assert copied.filled_tokens_per_second == pytest.approx(copied.stage_share * copied.stage_rate)
     (text,) = found.texts
     assert text.as_meant and text.repeated_share > 0.9

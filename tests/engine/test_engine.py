@@ -474,5 +474,7 @@ async def test_before_the_start_and_after_the_stop(scripted: Scripted) -> None:
             with pytest.raises(RingError, match="not running"):
                 ask()
         assert engine.readiness().missing == ("the engine is not running",)
-        # The stages listen again.
-        assert all(server._session is None or server._session.over for server in running.servers)
+        # The stages listen again, as soon as the end of their links has reached them.
+        async with asyncio.timeout(20):
+            while not all(server._session is None or server._session.over for server in running.servers):
+                await asyncio.sleep(0.01)
