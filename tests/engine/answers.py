@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from longspan.engine import RequestStream
 from longspan.request import GenerationRequest, Piece
@@ -80,3 +80,9 @@ def random_requests(count: int, *, longest: int, seed: int) -> list[GenerationRe
             request(prompt, generator.randint(1, longest), sampling=sampling, seed=generator.getrandbits(64))
         )
     return made
+
+
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in another thread or process
+            await asyncio.sleep(0.01)

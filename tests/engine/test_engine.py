@@ -26,7 +26,7 @@ from longspan.runtime.script import Script, scripted_tokens
 from longspan.runtime.scripted import FailSpan
 from longspan.sampling.parameters import SamplingParameters
 from longspan.schedule.span import Iteration
-from tests.engine.answers import Answer, first, random_requests, request, rest, whole
+from tests.engine.answers import Answer, first, random_requests, request, rest, until, whole
 from tests.engine.conftest import Scripted
 from tests.ring.scripted_ring import ScriptedLoader
 from tests.tiny_models import END_TOKEN
@@ -475,6 +475,4 @@ async def test_before_the_start_and_after_the_stop(scripted: Scripted) -> None:
                 ask()
         assert engine.readiness().missing == ("the engine is not running",)
         # The stages listen again, as soon as the end of their links has reached them.
-        async with asyncio.timeout(20):
-            while not all(server._session is None or server._session.over for server in running.servers):
-                await asyncio.sleep(0.01)
+        await until(lambda: all(server._session is None or server._session.over for server in running.servers))

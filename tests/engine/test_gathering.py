@@ -20,10 +20,9 @@ from longspan.ring.seating import Member
 from longspan.ring.stage_server import StageServer
 from longspan.runtime.script import Script
 from longspan.runtime.scripted import ScriptedEmbedding
-from tests.engine.answers import first, request, rest, whole
+from tests.engine.answers import first, request, rest, until, whole
 from tests.engine.conftest import LAYERS, WIDTH
 from tests.engine.test_engine import PROMPT, truth
-from tests.engine.test_healing import until
 from tests.ring.scripted_ring import ScriptedLoader
 from tests.tiny_models import END_TOKEN
 

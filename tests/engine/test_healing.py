@@ -23,18 +23,12 @@ from longspan.ring.stage_server import StageServer
 from longspan.runtime.base import Capacity
 from longspan.runtime.scripted import RaiseError
 from longspan.sampling.parameters import SamplingParameters
-from tests.engine.answers import first, request, rest, whole
+from tests.engine.answers import first, request, rest, until, whole
 from tests.engine.conftest import Scripted, ScriptedEngine
 from tests.engine.test_engine import PROMPT, truth
 from tests.ring.scripted_ring import ScriptedLoader
 
 WARM = SamplingParameters(temperature=0.9, top_p=0.95)
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in another thread or process
-            await asyncio.sleep(0.01)
 
 
 async def restart(running: ScriptedEngine, index: int) -> None:
