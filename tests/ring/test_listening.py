@@ -37,3 +37,4 @@ async def test_twice_is_as_good_as_once() -> None:
     server = await asyncio.get_running_loop().create_server(TcpLink, "127.0.0.1", 0)
     await stop_listening(server)
     await stop_listening(server)
+    assert not server.sockets

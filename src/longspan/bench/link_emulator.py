@@ -7,6 +7,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
+from longspan.ring.listening import stop_listening
+
 READ_BYTES = 1 << 18
 MOST_WAITING = 1024
 """Pieces under way in one direction; then the sender is made to wait, as a full link would."""
@@ -37,7 +39,7 @@ async def delayed_link(host: str, port: int, delay_ms: float) -> AsyncIterator[i
     try:
         yield int(server.sockets[0].getsockname()[1])
     finally:
-        server.close()
+        await stop_listening(server)
         for connection in list(connections):
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-from cyclopts import Parameter
 
 from longspan.cli.output import format_table, print_json
 from longspan.cli.ring_table import ring_table
+from longspan.cli.server_options import SERVER_URL, ApiKey
 from longspan.errors import LongspanError
 
 if TYPE_CHECKING:
     import httpx
 
-Key = Annotated[str, Parameter(env_var="LONGSPAN_API_KEY")]
-
 ANSWER_SECONDS = 15.0
 
 
-def ring_show(*, url: str = "http://127.0.0.1:8080", api_key: Key = "", json: bool = False) -> None:
+def ring_show(*, url: str = SERVER_URL, api_key: ApiKey = "", json: bool = False) -> None:
     """Show the stages of a server, and which stages have joined it.
 
     For example:
@@ -50,7 +47,7 @@ def ring_show(*, url: str = "http://127.0.0.1:8080", api_key: Key = "", json: bo
         print(f"\n{format_table(('joined', 'stage', 'address'), rows)}")
 
 
-def ring_remove(name: str, /, *, url: str = "http://127.0.0.1:8080", api_key: Key = "", json: bool = False) -> None:
+def ring_remove(name: str, /, *, url: str = SERVER_URL, api_key: ApiKey = "", json: bool = False) -> None:
     """Send a stage that has joined away; a spare takes its place.
 
     Running requests go on in the new ring. The process of the stage ends;

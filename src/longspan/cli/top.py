@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from longspan.cli.output import print_json
+from longspan.cli.server_options import SERVER_URL, ApiKey
 from longspan.errors import LongspanError
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ SILENCE_SECONDS = 15.0
 
 def top(
     *,
-    url: str = "http://127.0.0.1:8080",
-    api_key: Annotated[str, Parameter(env_var="LONGSPAN_API_KEY")] = "",
+    url: str = SERVER_URL,
+    api_key: ApiKey = "",
     once: bool = False,
     json: bool = False,
 ) -> None:
