@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test serve results lint soak conformance chaos clean
+.PHONY: help demo test serve bench results lint soak conformance chaos clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -29,6 +29,9 @@ test: $(INSTALLED) ## the whole test suite
 
 serve: $(INSTALLED) ## serve a model: make serve ARGS="demo --stages 2 --port 8080"
 	@$(BIN)/longspan serve $(or $(ARGS),demo --stages 2)
+
+bench: $(INSTALLED) ## measure: make bench ARGS="ring --json"; alone, what windows bring over a slow link
+	@$(BIN)/longspan bench $(or $(ARGS),wan --quick)
 
 results: $(INSTALLED) ## measure, and write docs/results and the README's table; ARGS="wan ring" only these
 	@$(BIN)/python -m tools.results $(ARGS)

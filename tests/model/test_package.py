@@ -18,8 +18,9 @@ from longspan.errors import ModelError, PackageError, UsageError
 from longspan.model import split as split_module
 from longspan.model.gguf_file import read_gguf
 from longspan.model.package import Manifest, is_package, read_manifest, verify
+from longspan.model.package_source import PackageSource
 from longspan.model.progress import SilentProgress
-from longspan.model.source import GgufSource, PackageSource
+from longspan.model.source import GgufSource
 from longspan.model.split import split_model
 from tests.model.conftest import Recorder
 from tests.model.staged_model import staged

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from longspan.errors import ModelError
+from longspan.model.package_source import PackageSource
 from longspan.model.progress import SilentProgress
 from longspan.model.reference import resolve
-from longspan.model.source import GgufSource, PackageSource
+from longspan.model.source import GgufSource
 from longspan.model.split import split_model
 
 

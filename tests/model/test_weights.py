@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from longspan.model.package_source import PackageSource
 from longspan.model.progress import SilentProgress
-from longspan.model.source import GgufSource, PackageSource
+from longspan.model.source import GgufSource
 from longspan.model.split import split_model
 from longspan.model.weights import weigh
 from tests.model.mixture_models import write_mixture_model

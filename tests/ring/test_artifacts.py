@@ -17,8 +17,9 @@ import pytest
 from longspan.errors import ModelError, PackageError, ProtocolError, RingError
 from longspan.model import storage
 from longspan.model.package import Artifact
+from longspan.model.package_source import PackageSource
 from longspan.model.progress import SilentProgress
-from longspan.model.source import GgufSource, PackageSource
+from longspan.model.source import GgufSource
 from longspan.model.split import split_model
 from longspan.model.storage import CACHE_VARIABLE
 from longspan.ring import artifact_source

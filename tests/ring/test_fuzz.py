@@ -23,6 +23,7 @@ from longspan.ring.artifact_messages import CHUNK, WANT, Chunk, Want
 from longspan.ring.assignment import assignment_refusal
 from longspan.ring.dial import connect
 from longspan.ring.frame import MAX_HANDSHAKE_HEADER_BYTES, PROTOCOL_VERSION, Frame, Kind
+from longspan.ring.frame_reader import COMMON_BYTES
 from longspan.ring.keys import create_token
 from longspan.ring.member_messages import JOIN, LEASE, LEAVE, Join, Lease, Leave
 from longspan.ring.messages import (
@@ -46,7 +47,7 @@ from longspan.ring.security import OPEN, Security, SecurityOptions, load_securit
 from longspan.ring.stage_compute import StageCompute
 from longspan.ring.stage_server import StageServer
 from longspan.ring.survey_messages import REPORT, SURVEY
-from longspan.ring.tcp import COMMON_BYTES, TcpLink
+from longspan.ring.tcp import TcpLink
 from longspan.runtime.base import Capacity
 from longspan.runtime.scripted import ScriptedRuntime
 from longspan.sampling.parameters import SamplingParameters

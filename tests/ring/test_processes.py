@@ -115,7 +115,7 @@ async def test_whatever_a_stage_writes_it_is_not_held_up() -> None:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    stage = LocalStage(0, process)
+    stage = LocalStage(process)
     await asyncio.wait_for(stage.await_listening(), 10)
     assert stage.address == ("h", 7)
     await asyncio.wait_for(process.wait(), 10)

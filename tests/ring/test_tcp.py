@@ -136,13 +136,13 @@ async def test_bounds_hold_after_the_handshake_too(announced: bytes) -> None:
 
 
 async def _drain(link: TcpLink, sizes: list[int]) -> None:
-    original = link._read_frame
+    original = link._reader._open
 
-    def read_frame(prefix: Prefix, body: int, size: int) -> None:
-        sizes.append(size)
-        original(prefix, body, size)
+    def open_own(prefix: Prefix, body: int) -> None:
+        sizes.append(prefix.body_bytes)
+        original(prefix, body)
 
-    link._read_frame = read_frame  # type: ignore[method-assign]
+    link._reader._open = open_own  # type: ignore[method-assign]
     with contextlib.suppress(RingError):
         while True:
             await link.receive()

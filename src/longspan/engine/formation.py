@@ -68,7 +68,7 @@ class Formation:
         # With one span in flight, stages of one machine take turns.
         at_once = 1 if self.trees else max(1, self.local_stages)
         self.threads = options.threads or default_threads(at_once)
-        self._launcher = LocalLauncher()
+        self._launcher = LocalLauncher(standby=True)
         self._children: dict[int, StageHandle] = {}
         self._coordinator = secrets.token_hex(8)
 
@@ -152,6 +152,7 @@ class Formation:
         """End the local stages."""
         children, self._children = self._children, {}
         await asyncio.gather(*(child.stop() for child in children.values()))
+        await self._launcher.close()
         if self._gathering is not None:
             await self._gathering.close()
 

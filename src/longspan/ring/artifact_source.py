@@ -7,8 +7,9 @@ from pathlib import Path
 
 from longspan.errors import ModelError, ProtocolError
 from longspan.model.package import MANIFEST, Manifest, artifact_path, check_artifacts, is_package, read_manifest
+from longspan.model.package_source import PackageSource
 from longspan.model.progress import Progress, SilentProgress
-from longspan.model.source import GgufSource, ModelSource, PackageSource
+from longspan.model.source import GgufSource, ModelSource
 from longspan.model.split import split_model
 from longspan.model.storage import cache_directory, exclusive, explained
 from longspan.ring.artifact_messages import CHUNK, CHUNK_BYTES, Chunk, Want

@@ -8,7 +8,7 @@ from pathlib import Path
 from longspan.errors import RingError
 from longspan.llamacpp.library import load_library
 from longspan.model.mtp_head import find_head
-from longspan.model.source import PackageSource
+from longspan.model.package_source import PackageSource
 from longspan.ring.artifact_fetch import ArtifactFetch
 from longspan.ring.artifact_store import ArtifactStore
 from longspan.ring.llama_loader import LlamaLoader

@@ -18,6 +18,9 @@ from longspan.ring.stage_process import StageOptions
 
 START_SECONDS = 60.0
 STOP_SECONDS = 3.0
+STANDBY_SECONDS = 5.0
+"""How long after a start the next standby is made: until then, others need the cores."""
+
 LISTENING = "stage listening on "
 """What a stage says on its standard output as soon as it can be called; the address follows."""
 
@@ -56,39 +59,82 @@ class Launcher(abc.ABC):
 
 
 class LocalLauncher(Launcher):
-    """Stages as child processes. They end when this process does, even when it is killed."""
+    """Stages as child processes. They end when this process does, even when it is killed.
+
+    standby: keep one more process at hand that has done all of its start but for what a stage is told. A stage that
+    is lost then comes back sooner, by what it takes to start Python and to load the library.
+    """
+
+    def __init__(self, *, standby: bool = False) -> None:
+        self._keeps_standby = standby
+        self._standby: LocalStage | None = None
+        self._making: asyncio.Task[None] | None = None
 
     async def start(self, index: int, options: StageOptions) -> StageHandle:
         """See `Launcher.start`."""
-        options = msgspec.structs.replace(options, follow_parent=True)
-        process = await asyncio.create_subprocess_exec(
+        stage, self._standby = self._standby, None
+        if stage is None or not stage.running:
+            stage = await _new_process()
+        try:
+            await stage.become(index, msgspec.structs.replace(options, follow_parent=True))
+        except BaseException:
+            await stage.stop()
+            raise
+        if self._keeps_standby and self._making is None:
+            self._making = asyncio.create_task(self._make_standby())
+        return stage
+
+    async def close(self) -> None:
+        """See `Launcher.close`."""
+        self._keeps_standby = False
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.gather(self._making, return_exceptions=True)
+        if self._standby is not None:
+            await self._standby.stop()
+
+    async def _make_standby(self) -> None:
+        try:
+            await asyncio.sleep(STANDBY_SECONDS)
+            if self._standby is None:
+                self._standby = await _new_process()
+        except OSError as error:
+            log.warning("no process can be kept at hand for a stage that is lost: %s", error)
+        finally:
+            self._making = None
+
+
+async def _new_process() -> LocalStage:
+    """A process that can become any stage."""
+    return LocalStage(
+        await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "longspan.ring.stage_process",
-            msgspec.json.encode(options).decode(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        handle = LocalStage(index, process)
-        try:
-            await handle.await_listening()
-        except BaseException:
-            await handle.stop()
-            raise
-        return handle
+    )
 
 
 class LocalStage(StageHandle):
     """A stage in a child process."""
 
-    def __init__(self, index: int, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.address = ("127.0.0.1", 0)
         self.pid = process.pid
-        self._index = index
+        self._index = -1
         self._process = process
         self._last_lines: collections.deque[str] = collections.deque(maxlen=20)
         self._relay = asyncio.create_task(self._read_errors())
+
+    async def become(self, index: int, options: StageOptions) -> None:
+        """Be this stage from now on; wait until it listens. Raises RingError with what it said when it does not."""
+        assert self._process.stdin is not None
+        self._index = index
+        self._process.stdin.write(msgspec.json.encode(options) + b"\n")
+        await self.await_listening()
 
     @property
     def running(self) -> bool:

@@ -140,11 +140,31 @@ def _stop_with_parent(loop: asyncio.AbstractEventLoop, stop: Callable[[], None])
     threading.Thread(target=watch, name="longspan-parent-watch", daemon=True).start()
 
 
+def _options_of_parent() -> StageOptions | None:
+    """Get ready for whatever stage this becomes, and wait for a line that says it; None: the parent is gone."""
+    set_waiting()  # before the library is loaded
+    from longspan.ring import fetched_loader, llama_loader, stage_server  # noqa: F401 - half of a start's time
+
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        more = os.read(0, 1 << 16)
+        if not more:
+            return None
+        line += more
+    return msgspec.json.decode(line, type=StageOptions)
+
+
 def main() -> int:
-    """Run a stage described by one JSON argument: what the local launcher starts, without a command line parser."""
+    """Run a stage without a command line parser: what launchers start.
+
+    Its options are one JSON argument; without it, a line of JSON on standard input, which may come much later.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a traceback while modules are imported would help nobody
     try:
-        uvloop.run(run_stage(msgspec.json.decode(sys.argv[1], type=StageOptions)))
+        options = msgspec.json.decode(sys.argv[1], type=StageOptions) if sys.argv[1:] else _options_of_parent()
+        if options is not None:
+            uvloop.run(run_stage(options))
     except LongspanError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a launcher shows this to the person
         return error.exit_code

@@ -1,8 +1,4 @@
-"""Links over TCP.
-
-Small frames are read into a common buffer. Once the 20 bytes of a prefix are there, the announced lengths are
-checked; a frame that does not fit gets a buffer of its own, into which the rest is read without another copy.
-"""
+"""Links over TCP."""
 
 from __future__ import annotations
 
@@ -16,20 +12,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from longspan.errors import ProtocolError, RingError
-from longspan.ring.frame import (
-    MAX_HANDSHAKE_HEADER_BYTES,
-    MAX_HEADER_BYTES,
-    MAX_PAYLOAD_BYTES,
-    PREFIX,
-    Frame,
-    Prefix,
-    read_prefix,
-)
+from longspan.ring.frame import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, Frame
+from longspan.ring.frame_reader import FrameReader
 from longspan.ring.link import Link, LinkStatistics
 from longspan.ring.link_reason import reason_in_words
-
-COMMON_BYTES = 16 << 10
-"""Small frames are read together, one system call for all that are there."""
 
 QUEUE_FRAMES = 64
 """Received frames that may wait before the link stops reading from its socket."""
@@ -42,9 +28,7 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         """expects_tls: what comes before `secure` is the beginning of TLS, and is kept for it."""
         self._expects_tls = expects_tls
         self.statistics = LinkStatistics()
-        # No frame of a handshake is large or carries tensors, so a stranger cannot make us allocate.
-        self._max_header_bytes = MAX_HANDSHAKE_HEADER_BYTES
-        self._max_payload_bytes = 0
+        self._reader = FrameReader()
         self._on_connected = on_connected
         self._taker: Callable[[Frame], bool] | None = None
         self._transport: asyncio.Transport | None = None
@@ -60,16 +44,12 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         self._writing = threading.Lock()
         self._descriptor = -1
         self._left_over = False
-        self._prefix: Prefix | None = None
-        self._common = memoryview(bytearray(COMMON_BYTES))
-        self._view = self._common
-        self._filled = 0
         self._peer = "?"
 
     def open_payloads(self, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
         """The handshake is over: frames may carry up to this many bytes of tensors."""
-        self._max_header_bytes = MAX_HEADER_BYTES
-        self._max_payload_bytes = max_payload_bytes
+        self._reader.max_header_bytes = MAX_HEADER_BYTES
+        self._reader.max_payload_bytes = max_payload_bytes
 
     @property
     def peer(self) -> str:
@@ -84,10 +64,10 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         secured = False
         starting: asyncio.Task[asyncio.Transport | None] | None = None
         try:
-            early = bytes(self._view[: self._filled]) if self._expects_tls else b""
-            if self._frames or len(early) < self._filled:
+            early = self._reader.take_raw()
+            if self._frames or (early and not self._expects_tls):
                 raise ProtocolError(f"{self._peer} spoke before TLS began")
-            self._filled, self._expects_tls = 0, False
+            self._expects_tls = False
             self._transport.pause_reading()  # until `start_tls` reads on
             starting = asyncio.ensure_future(
                 self._loop.start_tls(
@@ -257,12 +237,12 @@ class TcpLink(asyncio.BufferedProtocol, Link):
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go: the frame that is being read, else the common buffer."""
-        return self._view[self._filled :]
+        """Where the next bytes go."""
+        return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
-        self._filled += nbytes
+        self._reader.filled(nbytes)
         self.statistics.bytes_received += nbytes
         if self._expects_tls:
             assert self._transport is not None
@@ -279,47 +259,13 @@ class TcpLink(asyncio.BufferedProtocol, Link):
 
     def _advance(self) -> None:
         try:
-            if self._prefix is not None:
-                if self._filled == len(self._view):
-                    self._take(self._prefix, self._view)
-                    self._read_common(0)
-            else:
-                self._take_common()
+            while self._reading and (frame := self._reader.next()) is not None:
+                self._take(frame)
         except ProtocolError as error:
             self._fail(error)
             self.abort()
 
-    def _take_common(self) -> None:
-        """Take the frames that lie whole in the common buffer; go on with the rest of one that does not."""
-        start = 0
-        while self._filled - start >= PREFIX.size and self._reading:
-            body = start + PREFIX.size
-            prefix = read_prefix(self._common[start:body], self._max_header_bytes, self._max_payload_bytes)
-            size = prefix.body_bytes
-            if self._filled - body < size:
-                if body + size > len(self._common) or start:
-                    self._read_frame(prefix, body, size)
-                return
-            self._take(prefix, memoryview(bytes(self._common[body : body + size])))
-            start = body + size
-        self._read_common(start)
-
-    def _read_frame(self, prefix: Prefix, body: int, size: int) -> None:
-        """The frame does not fit behind what was read already: it gets a buffer of its own."""
-        held = self._filled - body
-        view = memoryview(bytearray(size))
-        view[:held] = self._common[body : self._filled]
-        self._prefix, self._view, self._filled = prefix, view, held
-
-    def _read_common(self, start: int) -> None:
-        """Read into the common buffer again; what is left in it from `start` on moves to its beginning."""
-        held = self._filled - start if self._prefix is None else 0
-        if held and start:
-            self._common[:held] = bytes(self._common[start : start + held])
-        self._prefix, self._view, self._filled = None, self._common, held
-
-    def _take(self, prefix: Prefix, data: memoryview) -> None:
-        frame = prefix.frame(data)
+    def _take(self, frame: Frame) -> None:
         self.statistics.frames_received += 1
         if self._taker is not None and not self._frames and self._taker(frame):
             return

@@ -18,8 +18,8 @@ from longspan.errors import ProtocolError
 from longspan.schedule.admission import Admission
 from longspan.schedule.decoding import Decoding
 from longspan.schedule.events import Event, FailureKind, FinishReason, PromptScored, TokensCommitted
-from longspan.schedule.filling import Filling, Prompt
-from longspan.schedule.geometry import NO_ROWS, ExactShape, Geometry, join_geometry
+from longspan.schedule.filling import Filling
+from longspan.schedule.geometry import NO_ROWS, ExactShape, join_geometry
 from longspan.schedule.limits import Limits
 from longspan.schedule.outcome import SpanFault, outcomes
 from longspan.schedule.pacing import NOTHING_JOINED, Joining, Pacing
@@ -32,6 +32,7 @@ from longspan.schedule.snapshot import PlannerStatistics, snapshot
 from longspan.schedule.span import Iteration, IterationResult, Sample, Span
 from longspan.schedule.speculator import Speculator
 from longspan.schedule.statistics import Counters
+from longspan.schedule.turns import Turns
 
 _SLOT = attrgetter("slot")
 
@@ -72,8 +73,7 @@ class Planner:
         self._unlearned: tuple[PlanRecord, IterationResult, float] | None = None
         self._next_sequence = 0
         self._next_iteration = 0
-        self._prefill_only_in_a_row = 0
-        self._last_decode = Geometry()
+        self._turns = Turns(self._roster, self._filling, self._pacing)
 
     # ------------------------------------------------------------------------------------------------ sequences
 
@@ -116,7 +116,7 @@ class Planner:
         """
         streams = len(self._roster.decoding)
         prompt = self._filling.next_prompt() if self._filling.wanted else None
-        prefill = self._prefill_before_decode(prompt, now) if prompt is not None else []
+        prefill = self._turns.before_decode(prompt, now) if prompt is not None else []
         spans, exact = self._decoding.spans(now) if not prefill else ([], NO_ROWS)
         if self.limits.pooled and not prefill:
             # Making room for decode rows may have taken the prompt's place away, or made one.
@@ -124,11 +124,9 @@ class Planner:
         joining = NOTHING_JOINED
         if prompt is not None and not prefill:
             if not spans:
-                prefill = self._prefill_alone(prompt, now)
-            elif not self._prefill_only_in_a_row:
-                rows = self.limits.free_rows - exact.geometry.rows
-                joining = self._pacing.join(exact.geometry, prompt.start, rows, now)
-                prefill = self._filling.join(joining.rows, prompt, now)
+                prefill = self._turns.alone(prompt, now)
+            else:
+                prefill, joining = self._turns.beside(exact.geometry, prompt, now)
         if not spans and not prefill and len(self._roster.ready):
             # A sequence that found all its rows cached was let in meanwhile, and has no prefill row to run.
             spans, exact = self._decoding.spans(now)
@@ -140,14 +138,11 @@ class Planner:
         """Make the iteration of a draft, and remember what is known now."""
         roster, pacing = self._roster, self._pacing
         spans, prefill, geometry = draft.spans, draft.prefill, draft.exact.geometry
-        if geometry.exact_rows:
-            self._last_decode = geometry
+        self._turns.sent(geometry, draft.streams)
         if prefill:
             geometry = join_geometry(draft.exact, prefill)
             for span in prefill:
                 bisect.insort(spans, span, key=_SLOT)
-        starving = draft.streams and not geometry.exact_rows
-        self._prefill_only_in_a_row = self._prefill_only_in_a_row + 1 if starving else 0
         operations, samplings = tuple(roster.slots.operations), tuple(roster.samplings)
         roster.slots.operations.clear()
         roster.samplings.clear()
@@ -181,35 +176,6 @@ class Planner:
     def take_events(self) -> list[Event]:
         """Events that no call has returned yet."""
         return self._roster.take_events()
-
-    def _prefill_before_decode(self, prompt: Prompt, now: float) -> list[Span]:
-        """Spans of an iteration without decode rows although some are ready; empty when it is not their turn."""
-        if not len(self._roster.ready) or self._prefill_only_in_a_row >= self.limits.max_prefill_only_in_a_row:
-            return []
-        pacing = self._pacing
-        if not pacing.mixes(now):
-            return self._prefill_alone(prompt, now) if pacing.debt <= 0 else []
-        if prompt.piece.whole:
-            return self._filling.whole_piece(prompt, now) if pacing.debt <= 0 else []
-        rows = min(self.limits.free_rows, self.policy.whole_rows)
-        if prompt.fresh and 0 < prompt.piece.rows <= rows:
-            waited = now - prompt.sequence.arrival
-            if pacing.short_prompt_first(self._last_decode, prompt.start, prompt.piece.rows, waited):
-                return self._filling.complete(rows, prompt, now)
-        if pacing.prefill_is_behind(Geometry().joined(prompt.start, self.limits.free_rows)):
-            return self._prefill_alone(prompt, now)
-        if pacing.debt <= 0 and not pacing.joining_pays(self._last_decode, prompt.start, now):
-            return self._prefill_alone(prompt, now)
-        return []
-
-    def _prefill_alone(self, prompt: Prompt, now: float) -> list[Span]:
-        """Prefill spans of an iteration without decode rows; `prompt` is due first."""
-        rows = self.limits.free_rows
-        if self._roster.decoding:
-            target = self._pacing.turn_rows(self._last_decode, prompt.start, rows)
-        else:
-            target = self._pacing.prefill_rows(prompt.start, rows, self._filling.contended)
-        return self._filling.fill(rows, target, prompt, now)
 
     # --------------------------------------------------------------------------------------------------- results
 
@@ -286,7 +252,7 @@ class Planner:
         self.learn()
         self._blame()
         self._in_flight.clear()
-        self._prefill_only_in_a_row = 0
+        self._turns.ring_lost()
         if limits is not None:
             self.limits = limits
         self._roster.reset(self.limits)

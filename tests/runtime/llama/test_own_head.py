@@ -12,8 +12,9 @@ import pytest
 from longspan.llamacpp.library import load_library
 from longspan.model.draft_model import DraftModel
 from longspan.model.nextn import compose_own_head, has_head, obstacle
+from longspan.model.package_source import PackageSource
 from longspan.model.progress import SilentProgress
-from longspan.model.source import GgufSource, PackageSource
+from longspan.model.source import GgufSource
 from longspan.model.split import split_model
 from longspan.model.storage import CACHE_VARIABLE
 from longspan.runtime.llama.head_context import HeadContext
