@@ -146,3 +146,61 @@ def test_a_stage_goes_with_the_process_that_started_it(tiny_model: Path) -> None
         child = psutil.Process(int(parent.stdout.readline()))
         os.kill(parent.pid, signal.SIGKILL)
         child.wait(timeout=10)
+
+
+async def _has_standby(launcher: LocalLauncher) -> int:
+    async with asyncio.timeout(30):
+        while launcher._standby is None:  # noqa: ASYNC110 - made by a task of its own
+            await asyncio.sleep(0.02)
+    pid = launcher._standby.pid
+    assert pid is not None
+    return pid
+
+
+async def test_a_standby_becomes_the_next_stage_and_ends_with_its_launcher(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longspan.ring.launcher.STANDBY_SECONDS", 0.0)
+    launcher = LocalLauncher(standby=True)
+    stages = [await launcher.start(0, StageOptions(str(tiny_model), threads=1))]
+    try:
+        waiting = await _has_standby(launcher)
+        assert waiting != stages[0].pid
+        stages.append(await launcher.start(1, StageOptions(str(tiny_model), threads=1)))
+        assert stages[1].pid == waiting
+        assert stages[1].address != stages[0].address
+        dead = await _has_standby(launcher)
+        os.kill(dead, signal.SIGKILL)
+        while launcher._standby is not None and launcher._standby.running:  # noqa: ASYNC110 - the kernel does it
+            await asyncio.sleep(0.02)
+        stages.append(await launcher.start(2, StageOptions(str(tiny_model), threads=1)))
+        assert stages[2].pid != dead
+        last = await _has_standby(launcher)
+    finally:
+        await launcher.close()
+        await asyncio.gather(*(stage.stop() for stage in stages))
+    assert not psutil.pid_exists(last)
+
+
+async def test_a_standby_can_become_a_stage_that_cannot_start(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longspan.ring.launcher.STANDBY_SECONDS", 0.0)
+    launcher = LocalLauncher(standby=True)
+    stage = await launcher.start(0, StageOptions(str(tiny_model), threads=1))
+    try:
+        await _has_standby(launcher)
+        with pytest.raises(RingError, match=r"stage 3 could not start: .*no such model.*nothing.gguf"):
+            await launcher.start(3, StageOptions(str(tmp_path / "nothing.gguf")))
+    finally:
+        await launcher.close()
+        await stage.stop()
+
+
+def test_whoever_never_becomes_a_stage_goes_with_its_parent() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "longspan.ring.stage_process"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert errors == b""

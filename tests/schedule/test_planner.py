@@ -262,6 +262,24 @@ def test_a_lost_ring_replays_from_the_committed_tokens() -> None:
     assert driver.answers[sequence] == serial_answer(PROMPT, 12)
 
 
+def test_after_a_lost_ring_all_streams_are_back_soon_though_the_first_go_on() -> None:
+    driver = Driver()
+    sequences = [driver.submit(tuple(range(start, start + 80)), 40) for start in range(4)]
+    driver.run_until(lambda: all(len(driver.answers[sequence]) >= 5 for sequence in sequences))
+    driver.take(driver.planner.abandon(driver.now))
+    before = len(driver.iterations)
+    driver.run_until(lambda: not any(sequence.standing for sequence in driver.planner._roster.sequences.values()))
+    replay = driver.iterations[before:]
+    needed = sum(80 + len(driver.answers[sequence]) - 1 for sequence in sequences)
+    assert len(replay) <= needed // driver.limits.free_rows + 2
+    assert any(Phase.DECODE in rows_by_phase(iteration) for iteration in replay)
+    driver.run()
+    assert all(
+        driver.answers[sequence] == serial_answer(tuple(range(start, start + 80)), 40)
+        for start, sequence in enumerate(sequences)
+    )
+
+
 def test_what_the_ring_is_lost_by_again_and_again_fails_and_what_makes_progress_does_not() -> None:
     driver = Driver(limits_with(slots=2), Policy(loss_limit=3))
     poison = driver.submit(PROMPT, 12)

@@ -101,6 +101,14 @@ class Pacing:
             return Joining(0, alone, 0.0)
         return Joining(self._largest(decode, start, rows, alone + allowed), alone, allowed)
 
+    def join_whole(self, decode: Geometry, rows: int) -> Joining:
+        """All rows may join: of a replay after the loss of a ring.
+
+        Every stream stood still then, and nothing is known of the new ring. Those that go on already wait a little
+        longer for each token until the last one does too.
+        """
+        return Joining(rows, self.costs.predict(decode), self._policy.prefill_target)
+
     def turn_rows(self, decode: Geometry, start: int, rows: int) -> int:
         """How many of `rows` prefill rows may run without decode rows while streams wait that take `decode`."""
         if not self._policy.mixing or not self.costs.trained:

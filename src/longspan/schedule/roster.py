@@ -64,6 +64,7 @@ class Roster:
 
     def prefilled(self, sequence: Sequence) -> None:
         """The last prefill row was dispatched; a replay decodes next, a fresh prompt once its sample is back."""
+        sequence.standing = False
         self.prefilling.pop(sequence.id, None)
         self.decoding[sequence.id] = sequence
         if sequence.decodable:
@@ -109,6 +110,7 @@ class Roster:
         for sequence in running:
             if sequence is not None:
                 sequence.rewind()
+                sequence.standing = sequence.generated > 0
                 self.waiting.add(sequence)
                 self.events.append(Preempted(sequence.id))
         for sequence in list(self.sequences.values()):

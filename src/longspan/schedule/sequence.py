@@ -37,6 +37,7 @@ class Sequence:
     cached_tokens: positions that were served from another sequence's KV at the first admission.
     scored: tokens of the prompt, from the second on, of which it is known how likely they were.
     losses: rings that were lost while one of its rows was under way, since its last committed token.
+    standing: its stream stands still because the ring was lost, until the last row of its replay is dispatched.
     overtakes: later, not more urgent sequences that were admitted first.
 
     tail: what lies beyond the committed tokens; None: nothing does, and one decode row is in flight at most.
@@ -62,6 +63,7 @@ class Sequence:
         "request",
         "scored",
         "slot",
+        "standing",
         "status",
         "tail",
         "token_limit",
@@ -86,6 +88,7 @@ class Sequence:
         self.cached_tokens = 0
         self.scored = 0
         self.losses = 0
+        self.standing = False
         self.overtakes = 0
         self.admitted_at: float | None = None
         self.hashes: list[int] = []

@@ -44,7 +44,10 @@ class Turns:
         if self._prefill_only_in_a_row:
             return [], NOTHING_JOINED
         rows = self._roster.limits.free_rows - decode.rows
-        joining = self._pacing.join(decode, prompt.start, rows, now)
+        if prompt.sequence.standing and self._pacing.mixes(now):
+            joining = self._pacing.join_whole(decode, rows)
+        else:
+            joining = self._pacing.join(decode, prompt.start, rows, now)
         return self._filling.join(joining.rows, prompt, now), joining
 
     def alone(self, prompt: Prompt, now: float) -> list[Span]:
