@@ -140,6 +140,38 @@ def test_a_head_that_costs_more_than_it_brings_is_switched_off() -> None:
         assert pace.head_wanted is wanted
 
 
+def test_what_the_head_takes_counts_as_often_as_it_drafts() -> None:
+    pace = AutoPace(CommonBooks(), 63, cost)
+    first, last = timings()
+    drafting = msgspec.structs.replace(last, finished=last.finished + 0.002, drafting=0.002)
+    for drafts, share in ((True, 1.0), (False, 0.0)):
+        for _ in range(80):
+            pace.measured(0.1 + 2 * 0.0042 + 0.002 * drafts, [first, drafting if drafts else last], 1)
+        pace.refresh(1, 1, 100.0, 1.0 if drafts else 2.0)
+        assert pace.conditions is not None and pace.head_wanted
+        assert pace.conditions.cost(1) == pytest.approx(cost(1, 100.0) + 0.002 * share, rel=0.02)
+        assert pace.head_seconds == pytest.approx(0.002)
+
+
+def test_wide_windows_take_turns_with_narrower_ones() -> None:
+    """Else nothing would tell what a row costs from what an iteration does."""
+    books = CommonBooks()
+    windows = stream(1.0, books)
+    for count in range(300):
+        windows._books.record("foreseeing", 1 + count % 40, True)
+    windows.forget()
+    windows.look_ahead(32)
+    pace = AutoPace(books, 63, cost)
+    measured(pace, 0.2)
+    pace.refresh(1, 1, 100.0, 0.0)
+    widths = []
+    for _ in range(4):
+        width = pace.shape(windows, 0.0).width
+        widths.append(width)
+        windows.next_span(width)
+    assert widths[0] == widths[2] > widths[1] == widths[3] >= 0.7 * widths[0]
+
+
 def test_where_not_even_certain_drafts_pay_nobody_is_asked() -> None:
     pace = AutoPace(CommonBooks(), 63, cost)
     measured(pace, 0.0)

@@ -312,6 +312,20 @@ def test_in_the_middle_of_a_full_pipe_the_head_drafts_only_at_a_divergence() -> 
     assert requests[-1] is DraftRequest.ALWAYS
 
 
+@pytest.mark.parametrize(("chance", "asked"), [(0.95, DraftRequest.ON_DIVERGENCE), (0.5, DraftRequest.ALWAYS)])
+def test_where_a_sure_copy_goes_on_the_head_is_not_asked_though_no_draft_waits(
+    chance: float, asked: DraftRequest
+) -> None:
+    proposer = Scripted({4: list(range(11, 60))})
+    proposer.uses_head = True
+    fixture = Fixture(proposer, max_tokens=60).start()
+    fixture.windows.head_wanted = True
+    fixture.windows.look_ahead(12)
+    fixture.windows._chances[:] = [chance] * len(fixture.windows.chances)
+    span = fixture.windows.next_span(fixture.windows.available)
+    assert span is not None and span.draft is asked
+
+
 def test_figures_tell_useful_rows_from_stale_ones() -> None:
     fixture = Fixture(Scripted({4: ANSWER[1:], 6: ()})).start()
     first, second = fixture.send(4), fixture.send(4)

@@ -30,7 +30,7 @@ TAILS = (192, 96, 48, 24, 0)
 MARGIN = 0.05
 """What drafts must be predicted to gain before they are sent at all."""
 
-CLOSE = 0.01
+CLOSE = 0.02
 CLOSE_BESIDE_OTHERS = 0.03
 """Shapes whose predicted rates differ by less are equally good, and the narrowest is taken: others wait for it."""
 

@@ -25,6 +25,9 @@ HEAD_DRAFTS = 4
 _LATENCY_SMOOTHING = 0.1
 _LOAD_SMOOTHING = 0.1
 _PROBE_WIDTH = 4
+_VARIED = 8
+"""Windows at least so wide take turns with narrower ones: while all have one width, nothing tells the cost of a row
+from that of an iteration, and whoever takes rows for cheap goes on sending many."""
 _HEAD_PROBE_TRIPS = 8
 """How long the head drafts again where it does not pay: one draft would not say whether it would by now."""
 _PROBE_SECONDS = (1.0, 16.0)
@@ -111,7 +114,7 @@ class FixedPace(Pace):
 class AutoPace(Pace):
     """The shape that gives all sequences together most tokens a second, by prediction.
 
-    head_seconds: what the head's drafts cost an iteration.
+    head_seconds: what the head's drafts cost an iteration that has some. head_share: of the iterations.
     """
 
     def __init__(self, books: CommonBooks, rows: int, cost: Cost | None = None) -> None:
@@ -122,6 +125,7 @@ class AutoPace(Pace):
         self._cost = self._learned if cost is None else cost
         self._rows = rows
         self.head_seconds = 0.0
+        self.head_share = 0.0
         self._table: ShapeTable | None = None
         self._hopeless = False  # not even certain drafts would pay
         self._link: float | None = None
@@ -144,6 +148,7 @@ class AutoPace(Pace):
         self._spread += _LATENCY_SMOOTHING * (spread - self._spread)
         self._learned.observe(rows, max(computed))
         drafting = sum(timing.drafting for timing in timings)
+        self.head_share += _LOAD_SMOOTHING * ((drafting > 0) - self.head_share)
         if drafting > 0:
             known = self.head_seconds or drafting
             self.head_seconds = known + _LATENCY_SMOOTHING * (drafting - known)
@@ -168,9 +173,10 @@ class AutoPace(Pace):
             return
         self._known_until = now + REFRESH_SECONDS
         bare = Conditions(seconds, self._spread, self._link, self._rows, sequences, group)
-        drafting = self._with_drafts(bare)
+        drafting = self._with_drafts(bare, 1.0)
         self._decide_on_head(bare, drafting, now)
-        conditions = drafting if self.head_wanted else bare
+        # Behind a long match nobody asks the head: what it costs then is not what it costs where it drafts.
+        conditions = self._with_drafts(bare, self.head_share) if self.head_wanted else bare
         if known is None or not known.resembles(conditions):
             self.conditions = self.credits.conditions = conditions
             self._table = ShapeTable(conditions)
@@ -195,6 +201,8 @@ class AutoPace(Pace):
             self._shape_probe.reset()
         elif self._shape_probe.due(now):
             return Shape(min(_PROBE_WIDTH, len(chances) + 1), 1)
+        if shape.width >= _VARIED and windows.sent_windows % 2:
+            return shape._replace(width=shape.width - shape.width // 4)
         return shape
 
     def _seconds(self, history: float) -> list[float] | None:
@@ -209,9 +217,12 @@ class AutoPace(Pace):
             table += [table[-1] + step * count for count in range(1, high - low + 1)]
         return table
 
-    def _with_drafts(self, bare: Conditions) -> Conditions:
-        """What the ring is like while the head drafts: on the last stage, whichever stage is the slowest."""
-        seconds = self.head_seconds
+    def _with_drafts(self, bare: Conditions, share: float) -> Conditions:
+        """What the ring is like while the head drafts: on the last stage, whichever stage is the slowest.
+
+        share: of the iterations in which it does.
+        """
+        seconds = share * self.head_seconds
         return bare._replace(
             seconds=[cost + seconds for cost in bare.seconds],
             link=max(0.0, bare.link - (bare.spread - 1) * seconds),

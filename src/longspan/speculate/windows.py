@@ -21,7 +21,9 @@ from longspan.speculate.ledger import Ledger
 from longspan.speculate.proposer import Proposer
 
 HEAD_CHAIN = 8
-"""While at least this many drafts wait behind a window, the head drafts only where the window goes wrong."""
+SURE = 0.9
+"""While at least this many drafts wait behind a window, or so many have this chance and more are at hand, the head
+drafts only where the window goes wrong."""
 
 _ROWS = [tuple(range(count)) for count in range(65)]
 
@@ -32,11 +34,13 @@ class Windows:
     head_wanted: whether the last stage's MTP head shall draft for this sequence. drafts_early: whether it shall
     behind the prompt already.
     width, depth: what the policy chose last, for the metrics.
+    sent_windows: how many were sent so far.
     """
 
     __slots__ = (
         "_books",
         "_chances",
+        "_continues",
         "_drafts",
         "_dry",
         "_in_flight",
@@ -49,6 +53,7 @@ class Windows:
         "depth",
         "drafts_early",
         "head_wanted",
+        "sent_windows",
         "width",
     )
 
@@ -67,9 +72,11 @@ class Windows:
         self._chances: list[float] = []  # of each draft, that it is right when those before it are
         self._in_flight: deque[int] = deque()  # rows of each window of this epoch, the oldest first
         self._dry = False
+        self._continues = False  # the newest draft goes on as soon as it is asked for
         proposer.attach(self._wake)
         self.head_wanted = self.drafts_early = False
         self.width = self.depth = 1
+        self.sent_windows = 0
 
     # --------------------------------------------------------------------------------------- what could be sent
 
@@ -157,6 +164,7 @@ class Windows:
             tokens = tuple(self._drafts[offset : offset + count])
         sequence.dispatched = start + count
         self._in_flight.append(count)
+        self.sent_windows += 1
         drafted = count + min(offset, 0)
         span = Span(
             sequence.id,
@@ -271,6 +279,7 @@ class Windows:
             return False
         draft = draft._replace(tokens=tokens, book=draft.book or self._proposer.name)
         self._drafts += tokens
+        self._continues = draft.continues
         self._chances += self._books.chances(draft)
         self._marks += [(draft.book, draft.rank + offset) for offset in range(len(tokens))]
         return True
@@ -291,4 +300,7 @@ class Windows:
             # its drafts are good when they are wanted again.
             return DraftRequest.ON_DIVERGENCE if rows == 1 else DraftRequest.NEVER
         waiting = len(self._drafts) - self.sent_drafts
-        return DraftRequest.ON_DIVERGENCE if waiting >= max(HEAD_CHAIN, rows) else DraftRequest.ALWAYS
+        goes_on = (
+            self._continues and not self._dry and len(self._drafts) >= HEAD_CHAIN and self._chances[-1] >= SURE
+        )
+        return DraftRequest.ON_DIVERGENCE if goes_on or waiting >= max(HEAD_CHAIN, rows) else DraftRequest.ALWAYS
