@@ -14,6 +14,7 @@ async def test_every_phase_of_a_healing_is_timed(tmp_path: Path, monkeypatch: py
     model = write_tiny_model(tmp_path / "tiny.gguf", "llama", weight_type="Q8_0")
     monkeypatch.setattr(heal, "ANSWER_TOKENS", 512)
     monkeypatch.setattr(heal, "PROMPT_TOKENS", 8)
+    monkeypatch.setattr(heal, "APART_SECONDS", 0.0)
     figures = await heal.bench_heal(str(model), stages=2, streams=2, rounds=1, threads=1, report=lambda text: None)
     (entry,) = figures.rounds
     for phase in (entry.detect, entry.relaunch, entry.load, entry.replay):

@@ -15,11 +15,14 @@ import msgspec
 from longspan.engine import Engine, EngineOptions, RequestStream
 from longspan.errors import RingError
 from longspan.request import GenerationRequest
+from longspan.ring.launcher import STANDBY_SECONDS
 
 ANSWER_TOKENS = 4096
 PROMPT_TOKENS = 64
 POLL_SECONDS = 0.002
 HEAL_SECONDS = 60.0
+APART_SECONDS = STANDBY_SECONDS + 2.0
+"""Between two losses: the process that takes the place of the next one is ready then, as it is when it matters."""
 
 
 class HealRound(msgspec.Struct, frozen=True):
@@ -52,6 +55,7 @@ class HealFigures(msgspec.Struct, frozen=True):
     pause: float
     beyond_load: float
     longest_pause: float
+    quantisation: str = ""
 
 
 class _Watched:
@@ -107,6 +111,7 @@ async def bench_heal(
     try:
         done = []
         for number in range(rounds):
+            await asyncio.sleep(APART_SECONDS)
             done.append(await _one_loss(engine, marks, streams, number))
             report(f"loss {number + 1} of {rounds}: a pause of {done[-1].pause:.2f} s")
         model_id = engine.ring().model_id

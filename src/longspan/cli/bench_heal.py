@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from longspan.cli.engine_options import AtLeastOne
+from longspan.cli.engine_options import AtLeastOne, Requantize
 from longspan.cli.output import format_table, print_json
 from longspan.cli.progress import ProgressBars, progress_line
 from longspan.openmp import set_waiting
@@ -21,12 +22,13 @@ def bench_heal(
     streams: AtLeastOne = 4,
     rounds: AtLeastOne = 7,
     threads: AtLeastOne | None = None,
+    requantize: Requantize = None,
     json: bool = False,
 ) -> None:
     """Kill stages while answers run, and measure how long their streams pause.
 
-    Every round kills one process (SIGKILL). The launcher starts another one, it
-    loads its layers, the ring forms again, and the answers go on with the same
+    Every round kills one process (SIGKILL). Another one takes its place, it loads
+    its layers, the ring forms again, and the answers go on with the same
     tokens. Times are medians over the rounds.
 
     For example:
@@ -53,13 +55,14 @@ def bench_heal(
 
     set_waiting()  # before the library is loaded
     from longspan.bench.heal import bench_heal as measure
-    from longspan.model.reference import resolve
+    from longspan.bench.measured_model import measured_model
 
-    resolve(model, progress=ProgressBars())
+    source, reference = measured_model(model, requantize, ProgressBars())
     with progress_line() as show:
         figures = uvloop.run(
-            measure(model, stages=stages, streams=streams, rounds=rounds, threads=threads, report=show)
+            measure(reference, stages=stages, streams=streams, rounds=rounds, threads=threads, report=show)
         )
+    figures = msgspec.structs.replace(figures, quantisation=source.description.quantisation)
     if json:
         print_json(figures)
         return
@@ -72,4 +75,8 @@ def bench_heal(
         ("pause without the load", figures.beyond_load),
         ("longest pause of all rounds", figures.longest_pause),
     ]
-    print(format_table((f"{figures.model_id}, {stages} stages, {streams} streams", "seconds"), rows))
+    print(
+        format_table(
+            (f"{figures.model_id} {figures.quantisation}, {stages} stages, {streams} streams", "seconds"), rows
+        )
+    )

@@ -18,7 +18,7 @@ from longspan.ring.stage_process import StageOptions
 
 START_SECONDS = 60.0
 STOP_SECONDS = 3.0
-STANDBY_SECONDS = 5.0
+STANDBY_SECONDS = 3.0
 """How long after a start the next standby is made: until then, others need the cores."""
 
 LISTENING = "stage listening on "
