@@ -20,7 +20,7 @@ from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.policy import Policy
 from longspan.schedule.span import CopyPrefix, IterationResult
 
-EFFICIENT = 22
+EFFICIENT = 30
 """The fixed cost of a piece of prefill may be so small a part of it: what is more is lost to every prompt."""
 
 NOT_LARGER = 1.25
