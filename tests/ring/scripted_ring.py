@@ -250,7 +250,7 @@ class Coordinator:
             if iteration is None:
                 break
             self.iterations.append(iteration)
-            tokens = [token for span in iteration.spans for token in span.tokens]
+            tokens = iteration.tokens
             self.driver.send(iteration, self._embedding.rows(np.array(tokens, np.int32)))
         self._take(self.planner.take_events())
 

@@ -68,7 +68,7 @@ class Thinker:
         iteration = self._ahead.plan()
         if iteration is None:
             return
-        tokens = np.array([token for span in iteration.spans for token in span.tokens], np.int32)
+        tokens = np.array(iteration.tokens, np.int32)
         output = self._runtime.run(iteration, self._embedding.rows(tokens))
         samples = tuple(
             msgspec.structs.replace(sample, token=(sample.token + (uniform(iteration.id, index) < WRONG)) % 256)

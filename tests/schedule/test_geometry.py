@@ -15,7 +15,7 @@ from longspan.schedule.geometry import (
 )
 from longspan.schedule.passes import Block, Passes, count_passes, runs_of
 from longspan.schedule.span import Phase, Span
-from longspan.schedule.sub_batches import sub_batches
+from longspan.schedule.sub_batches import leading, sub_batches
 
 shapes = st.dictionaries(st.integers(0, 20), st.tuples(st.integers(1, 9), st.integers(0, 400)), min_size=1).map(
     lambda spans: [(slot, rows, start) for slot, (rows, start) in sorted(spans.items())]
@@ -32,6 +32,23 @@ def test_passes_and_reads_are_those_that_the_library_makes(shape: list[tuple[int
     reads = sum(len(parts) * max(shape[index][2] + first + rows for index, first, rows in parts) for parts in made)
     counted = count_passes([Block(slot, 1, rows, start) for slot, rows, start in shape])
     assert counted == Passes(len(made), reads)
+
+
+@given(shapes, st.data())
+def test_passes_of_a_mixed_iteration_are_those_of_its_batch(
+    shape: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    phases = [data.draw(st.sampled_from([Phase.VERIFY, Phase.PREFILL])) for _ in shape]
+    geometry = geometry_of(
+        [span(slot, start, rows, phase) for (slot, rows, start), phase in zip(shape, phases, strict=True)]
+    )
+    leads = leading([(slot, phase is Phase.VERIFY) for (slot, _, _), phase in zip(shape, phases, strict=True)])
+    batch = sorted(zip(leads, shape, strict=True), key=lambda entry: not entry[0])
+    made = sub_batches([(slot, rows) for _, (slot, rows, _) in batch], 1 << 20)
+    reads = sum(
+        len(parts) * max(batch[index][1][2] + first + rows for index, first, rows in parts) for parts in made
+    )
+    assert (geometry.sub_batches, geometry.kv_read) == (len(made), reads)
 
 
 def test_passes_as_measured() -> None:
@@ -59,7 +76,7 @@ def test_sums_go_by_sequence() -> None:
         exact_rows=1,
         prefill_rows=8,
         sequences=2,
-        kv_read=2 * 101 + 28,
+        kv_read=101 + 28,
         history_rows=100 + 160,
         square_rows=1 + 64,
         widest=8,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longspan.schedule.sub_batches import sub_batches
+from longspan.schedule.sub_batches import leading, sub_batches
 
 UNLIMITED = 1 << 30
 
@@ -60,3 +60,25 @@ def test_a_sub_batch_takes_all_the_neighbours_it_can(spans: list[tuple[int, int]
             if not remaining[slot]:
                 del remaining[slot]
     assert not remaining
+
+
+def test_prefill_goes_to_the_head_where_nobody_joins_it_there() -> None:
+    decodes, prefills = True, False
+    assert leading([(0, decodes), (1, decodes), (2, prefills)]) == [False, False, True]
+    assert leading([(0, prefills), (1, decodes)]) == [False, False]
+    assert leading([(0, prefills), (2, decodes), (3, prefills), (4, prefills)]) == [True, False, True, True]
+    assert leading([(0, prefills), (1, prefills), (2, decodes)]) == [False, False, False]
+    assert leading([]) == []
+
+
+@settings(deadline=None)
+@given(spans=spans, data=st.data())
+def test_what_goes_to_the_head_is_joined_by_no_row_that_decodes(
+    spans: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    decodes = [data.draw(st.booleans()) for _ in spans]
+    leads = leading([(slot, each) for (slot, _), each in zip(spans, decodes, strict=True)])
+    order = sorted(range(len(spans)), key=lambda index: not leads[index])
+    for batch in sub_batches([spans[index] for index in order], UNLIMITED):
+        members = [order[place] for place, _, _ in batch]
+        assert not any(leads[index] for index in members) or not any(decodes[index] for index in members)

@@ -111,7 +111,7 @@ class ToyPlanner:
         return iteration
 
     def _run(self, iteration: Iteration) -> tuple[Sample, ...]:
-        tokens = [token for span in iteration.spans for token in span.tokens]
+        tokens = iteration.tokens
         rows = self._embedding.rows(np.array(tokens, np.int32))
         for stage in self._stages:
             output = stage.run(iteration, rows)

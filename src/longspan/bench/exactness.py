@@ -113,8 +113,8 @@ class _Chain:
         iteration = Iteration(self._iterations, (), (), ordered)
         self._iterations += 1
         self._recorder.rows.clear()
-        tokens = np.array([token for span in ordered for token in span.tokens], np.int32)
-        frame = encode_iteration(iteration, self._embedding.rows(tokens), self._dtype)
+        embedded = self._embedding.rows(np.array(iteration.tokens, np.int32))
+        frame = encode_iteration(iteration, embedded, self._dtype)
         for stage in self._stages:
             frame = stage.run_frame(frame, 0.0)
         result = decode(frame, IterationResult)

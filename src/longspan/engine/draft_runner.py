@@ -148,7 +148,7 @@ class DraftRunner:
             idle = iteration is None
             if iteration is None:
                 continue
-            tokens = np.array([token for span in iteration.spans for token in span.tokens], np.int32)
+            tokens = np.array(iteration.tokens, np.int32)
             output = runtime.run(iteration, embedding.rows(tokens))
             result = IterationResult(iteration.id, output.samples, output.failures)
             thoughts = ahead.complete(iteration, result)

@@ -89,7 +89,7 @@ class Flow:
             iteration = self._planner.plan(self.now())
             if iteration is None:
                 break
-            tokens = np.array([token for span in iteration.spans for token in span.tokens], np.int32)
+            tokens = np.array(iteration.tokens, np.int32)
             driver.send(iteration, self._embedding.rows(tokens))
 
     def take(self, result: IterationResult) -> None:

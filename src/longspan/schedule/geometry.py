@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from longspan.schedule.passes import Block, count_passes, runs_of
+from longspan.schedule.passes import Block, Passes, count_passes, runs_of
 from longspan.schedule.span import Phase, Span
+from longspan.schedule.sub_batches import leading
 
 _PREFILL_PHASES = (Phase.PREFILL, Phase.RECOMPUTE)
 
@@ -102,7 +103,7 @@ def join_geometry(exact: ExactShape, prefill: Sequence[Span]) -> Geometry:
     rows = history = squares = sampled = 0
     alone = exact.geometry
     widest = alone.widest
-    blocks = list(exact.blocks)
+    prompts: list[Block] = []
     for span in prefill:
         count = len(span.tokens)
         rows += count
@@ -110,8 +111,8 @@ def join_geometry(exact: ExactShape, prefill: Sequence[Span]) -> Geometry:
         squares += count * count
         sampled += len(span.sample_rows)
         widest = max(widest, count)
-        blocks.append(Block(span.slot, 1, count, span.start))
-    passes, reads = count_passes(sorted(blocks))
+        prompts.append(Block(span.slot, 1, count, span.start))
+    passes, reads = _mixed_passes(exact.blocks, prompts)
     return Geometry(
         alone.exact_rows,
         rows,
@@ -138,5 +139,20 @@ def geometry_of_shapes(shapes: Sequence[tuple[int, int, int, bool, int]]) -> Geo
             exact += rows
         else:
             prefill += rows
-    passes, reads = count_passes([Block(slot, 1, rows, start) for slot, start, rows, _, _ in shapes])
+    passes, reads = _mixed_passes(
+        [Block(slot, 1, rows, start) for slot, start, rows, decodes, _ in shapes if decodes],
+        [Block(slot, 1, rows, start) for slot, start, rows, decodes, _ in shapes if not decodes],
+    )
     return Geometry(exact, prefill, len(shapes), reads, history, squares, widest, passes, sampled)
+
+
+def _mixed_passes(exact: list[Block], prefill: list[Block]) -> Passes:
+    """The passes of blocks of decode or verify rows, and of prefill, in the order of the batch."""
+    if not prefill or not exact:
+        return count_passes(sorted(exact or prefill))
+    blocks = sorted([*((block, True) for block in exact), *((block, False) for block in prefill)])
+    slots = [(slot, decodes) for block, decodes in blocks for slot in range(block.first, block.first + block.slots)]
+    leads = {slot for (slot, _), first in zip(slots, leading(slots), strict=True) if first}
+    head = count_passes([block for block, _ in blocks if block.first in leads])
+    rest = count_passes([block for block, _ in blocks if block.first not in leads])
+    return Passes(head.number + rest.number, head.reads + rest.reads)

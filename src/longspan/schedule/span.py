@@ -126,6 +126,11 @@ class Iteration(msgspec.Struct, frozen=True, array_like=True):
         """Rows of all spans together."""
         return sum(len(span.tokens) for span in self.spans)
 
+    @property
+    def tokens(self) -> list[int]:
+        """The token of every row."""
+        return [token for span in self.spans for token in span.tokens]
+
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Natural-log probability of a sampled or given token before temperature and filters, with the best

@@ -13,8 +13,26 @@ SubBatch = list[tuple[int, int, int]]
 """Parts of one sub-batch in order: (index of the span, first row of the span, rows)."""
 
 
+def leading(spans: Sequence[tuple[int, bool]]) -> list[bool]:
+    """Which spans go to the head of the batch. spans: (slot, whether its rows decode or verify), ordered by slot.
+
+    Prefill in neighbouring slots does, unless the slot behind them decodes. A sub-batch that joins a long history
+    with others reads as much for each of them: four streams beside a prompt that is 1,400 positions long would pay
+    for 1,400 each. At the head, with nothing on the next slot, prefill is joined by nobody, and the number of
+    sub-batches stays the same, because it needs more of them than those that decode in any case.
+    """
+    found = [False] * len(spans)
+    following: tuple[int, bool, bool] | None = None  # slot, decodes, leads
+    for index in range(len(spans) - 1, -1, -1):
+        slot, decodes = spans[index]
+        neighbour = following if following is not None and following[0] == slot + 1 else None
+        found[index] = not decodes and (neighbour is None or (not neighbour[1] and neighbour[2]))
+        following = (slot, decodes, found[index])
+    return found
+
+
 def sub_batches(spans: Sequence[tuple[int, int]], limit: int) -> list[SubBatch]:
-    """The sub-batches of spans given as (slot, rows), ordered by slot, with at most `limit` rows each."""
+    """The sub-batches of spans given as (slot, rows) in the order of the batch, with at most `limit` rows each."""
     remaining = [rows for _, rows in spans]
     first = 0
     batches: list[SubBatch] = []

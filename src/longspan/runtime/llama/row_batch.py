@@ -10,7 +10,7 @@ import numpy.typing as npt
 from longspan.runtime.base import Activations
 from longspan.runtime.slots import SlotPlan
 from longspan.schedule.span import Span
-from longspan.schedule.sub_batches import SubBatch, sub_batches
+from longspan.schedule.sub_batches import SubBatch, leading, sub_batches
 
 
 def row_position(span: Span, row: int) -> int:
@@ -24,17 +24,18 @@ def row_position(span: Span, row: int) -> int:
 
 
 class RowBatch:
-    """The runnable spans as arrays.
+    """The runnable spans as arrays, in an order of their own (see `schedule.sub_batches.leading`).
 
-    count: rows of the batch, padding included. positions, slots: (count,). firsts: row of the batch where each span
-    begins. parts: rows of each sub-batch, in order. padded: (slot, end) of the spans that got a padding row, whose
-    slot must be trimmed to `end` afterwards.
+    spans: in the order of the batch. count: rows of the batch, padding included. positions, slots: (count,).
+    firsts: row of the batch where each span of the plan begins. parts: rows of each sub-batch, in order.
+    padded: (slot, end) of the spans that got a padding row, whose slot must be trimmed to `end` afterwards.
 
     pad: no sub-batch may be a single row; such a row gets a copy of itself at the next position for company.
     """
 
     def __init__(self, plan: SlotPlan, iteration_rows: int, *, pad: bool = False) -> None:
-        self.spans = [span for _, _, span in plan.runnable]
+        runnable, places = _laid_out(plan)
+        self.spans = [span for _, _, span in runnable]
         self._iteration_rows = iteration_rows
         counts = [len(span.tokens) for span in self.spans]
         batches = _batches(self.spans, counts)
@@ -48,7 +49,8 @@ class RowBatch:
         self._pad = pad
         self._batches = batches
         self.parts = [_rows(batch) for batch in batches]
-        self.firsts: list[int] = [0, *itertools.accumulate(sizes[:-1])]
+        self._firsts: list[int] = [0, *itertools.accumulate(sizes[:-1])]
+        self.firsts = self._firsts if places is None else [self._firsts[place] for place in places]
         slots = np.array([span.slot for span in self.spans], np.int32)
         if self.count == len(sizes):  # single rows, the rule while answers are made
             self.slots = slots
@@ -60,11 +62,11 @@ class RowBatch:
             )
         # Row of the iteration that each row of the batch computes; a padding row repeats the one before it.
         self._source: npt.NDArray[np.intp] | None = None
-        if pad or self.count != iteration_rows:
+        if pad or places is not None or self.count != iteration_rows:
             self._source = np.concatenate(
                 [
                     np.minimum(np.arange(first, first + size), first + count - 1)
-                    for (_, first, _), size, count in zip(plan.runnable, sizes, counts, strict=True)
+                    for (_, first, _), size, count in zip(runnable, sizes, counts, strict=True)
                 ]
             )
         self._order: npt.NDArray[np.intp] | None = None
@@ -82,7 +84,7 @@ class RowBatch:
     def outputs(self) -> npt.NDArray[np.int8]:
         """1 for the rows that are sampled, (count,)."""
         marks = np.zeros(self.count, np.int8)
-        for span, first in zip(self.spans, self.firsts, strict=True):
+        for span, first in zip(self.spans, self._firsts, strict=True):
             for row in span.sample_rows:
                 marks[first + row] = 1
         if self._pad:
@@ -94,7 +96,7 @@ class RowBatch:
 
     def _sub_batch_rows(self) -> list[list[int]]:
         """Rows of the batch that each sub-batch holds."""
-        first = self.firsts
+        first = self._firsts
         return [
             [place for i, row, rows in batch for place in range(first[i] + row, first[i] + row + rows)]
             for batch in self._batches
@@ -115,6 +117,19 @@ class RowBatch:
         # Written backwards, so that a row wins over the padding row that copies it.
         result[self._source[::-1]] = ordered[::-1]
         return result
+
+
+def _laid_out(plan: SlotPlan) -> tuple[list[tuple[int, int, Span]], list[int] | None]:
+    """The runnable spans in the order of the batch, and the place of each there; None: in their own order."""
+    runnable = list(plan.runnable)
+    leads = leading([(span.slot, span.phase.is_exact) for _, _, span in runnable])
+    order = sorted(range(len(runnable)), key=lambda index: not leads[index])
+    if order == list(range(len(runnable))):
+        return runnable, None
+    places = [0] * len(order)
+    for place, index in enumerate(order):
+        places[index] = place
+    return [runnable[index] for index in order], places
 
 
 def _batches(spans: list[Span], sizes: list[int]) -> list[SubBatch]:
