@@ -9,7 +9,6 @@ import msgspec
 
 from longspan.schedule.passes import Block, Passes, count_passes, runs_of
 from longspan.schedule.span import Phase, Span
-from longspan.schedule.sub_batches import leading
 
 _PREFILL_PHASES = (Phase.PREFILL, Phase.RECOMPUTE)
 
@@ -112,7 +111,7 @@ def join_geometry(exact: ExactShape, prefill: Sequence[Span]) -> Geometry:
         sampled += len(span.sample_rows)
         widest = max(widest, count)
         prompts.append(Block(span.slot, 1, count, span.start))
-    passes, reads = _mixed_passes(exact.blocks, prompts)
+    passes, reads = _mixed_passes(exact.blocks, prompts, Passes(alone.sub_batches, alone.kv_read))
     return Geometry(
         alone.exact_rows,
         rows,
@@ -139,20 +138,23 @@ def geometry_of_shapes(shapes: Sequence[tuple[int, int, int, bool, int]]) -> Geo
             exact += rows
         else:
             prefill += rows
-    passes, reads = _mixed_passes(
-        [Block(slot, 1, rows, start) for slot, start, rows, decodes, _ in shapes if decodes],
-        [Block(slot, 1, rows, start) for slot, start, rows, decodes, _ in shapes if not decodes],
-    )
+    decoding = [Block(slot, 1, rows, start) for slot, start, rows, decodes, _ in shapes if decodes]
+    prompts = [Block(slot, 1, rows, start) for slot, start, rows, decodes, _ in shapes if not decodes]
+    passes, reads = _mixed_passes(decoding, prompts, count_passes(decoding))
     return Geometry(exact, prefill, len(shapes), reads, history, squares, widest, passes, sampled)
 
 
-def _mixed_passes(exact: list[Block], prefill: list[Block]) -> Passes:
-    """The passes of blocks of decode or verify rows, and of prefill, in the order of the batch."""
-    if not prefill or not exact:
-        return count_passes(sorted(exact or prefill))
-    blocks = sorted([*((block, True) for block in exact), *((block, False) for block in prefill)])
-    slots = [(slot, decodes) for block, decodes in blocks for slot in range(block.first, block.first + block.slots)]
-    leads = {slot for (slot, _), first in zip(slots, leading(slots), strict=True) if first}
-    head = count_passes([block for block, _ in blocks if block.first in leads])
-    rest = count_passes([block for block, _ in blocks if block.first not in leads])
+def _mixed_passes(exact: list[Block], prefill: list[Block], alone: Passes) -> Passes:
+    """The passes of decode or verify rows together with prefill (see `sub_batches.leading`).
+
+    exact: ordered by slot; alone: the passes of these.
+    """
+    begins = {block.first for block in exact}
+    leads: dict[int, bool] = {}
+    for block in sorted(prefill, reverse=True):
+        following = block.first + 1
+        leads[block.first] = leads.get(following, following not in begins)
+    head = count_passes(sorted(block for block in prefill if leads[block.first]))
+    others = [block for block in prefill if not leads[block.first]]
+    rest = count_passes(sorted([*exact, *others])) if others else alone
     return Passes(head.number + rest.number, head.reads + rest.reads)
