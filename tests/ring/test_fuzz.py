@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import socket
 from collections.abc import Callable, Iterator
@@ -212,6 +213,14 @@ async def test_a_million_wrong_frames_are_refused_by_every_parser(part: int) -> 
 
 
 # -------------------------------------------------------------------------------------------------------- live ends
+
+
+@pytest.fixture(autouse=True)
+def not_kept() -> Iterator[None]:
+    """pytest keeps what is logged, and with an error its traceback, and with that the link and its buffers."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture
