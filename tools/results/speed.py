@@ -39,7 +39,12 @@ SPEED: tuple[Measurement, ...] = (
         "coroutines that read the engine's streams. Without speculation, so each token is an event.",
         "longspan bench api --rounds 3 --json",
         (
-            Figure("what the API adds to a token, 1 stream", ("rows", "streams=1", "added_ms"), "{:.2f} ms"),
+            Figure(
+                "what the API adds to a token, 1 stream",
+                ("rows", "streams=1", "added_ms"),
+                "{:.2f} ms",
+                ("rows", "streams=1", "noise"),
+            ),
             Figure(
                 "throughput over the API at 32 streams, against the engine called directly",
                 ("rows", "streams=32", "throughput_ratio"),
