@@ -42,12 +42,11 @@ def test_passes_of_a_mixed_iteration_are_those_of_its_batch(
     geometry = geometry_of(
         [span(slot, start, rows, phase) for (slot, rows, start), phase in zip(shape, phases, strict=True)]
     )
-    leads = leading([(slot, phase is Phase.VERIFY) for (slot, _, _), phase in zip(shape, phases, strict=True)])
-    batch = sorted(zip(leads, shape, strict=True), key=lambda entry: not entry[0])
-    made = sub_batches([(slot, rows) for _, (slot, rows, _) in batch], 1 << 20)
-    reads = sum(
-        len(parts) * max(batch[index][1][2] + first + rows for index, first, rows in parts) for parts in made
-    )
+    decoding = {slot for (slot, _, _), phase in zip(shape, phases, strict=True) if phase is Phase.VERIFY}
+    leads = leading({slot for slot, _, _ in shape} - decoding, decoding)
+    batch = sorted(shape, key=lambda entry: entry[0] not in leads)
+    made = sub_batches([(slot, rows) for slot, rows, _ in batch], 1 << 20)
+    reads = sum(len(parts) * max(batch[index][2] + first + rows for index, first, rows in parts) for parts in made)
     assert (geometry.sub_batches, geometry.kv_read) == (len(made), reads)
 
 

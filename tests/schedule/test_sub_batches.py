@@ -63,12 +63,11 @@ def test_a_sub_batch_takes_all_the_neighbours_it_can(spans: list[tuple[int, int]
 
 
 def test_prefill_goes_to_the_head_where_nobody_joins_it_there() -> None:
-    decodes, prefills = True, False
-    assert leading([(0, decodes), (1, decodes), (2, prefills)]) == [False, False, True]
-    assert leading([(0, prefills), (1, decodes)]) == [False, False]
-    assert leading([(0, prefills), (2, decodes), (3, prefills), (4, prefills)]) == [True, False, True, True]
-    assert leading([(0, prefills), (1, prefills), (2, decodes)]) == [False, False, False]
-    assert leading([]) == []
+    assert leading([2], {0, 1}) == {2}
+    assert leading([0], {1}) == set()
+    assert leading([0, 3, 4], {2}) == {0, 3, 4}
+    assert leading([0, 1], {2}) == set()
+    assert leading([], {2}) == set()
 
 
 @settings(deadline=None)
@@ -76,9 +75,9 @@ def test_prefill_goes_to_the_head_where_nobody_joins_it_there() -> None:
 def test_what_goes_to_the_head_is_joined_by_no_row_that_decodes(
     spans: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    decodes = [data.draw(st.booleans()) for _ in spans]
-    leads = leading([(slot, each) for (slot, _), each in zip(spans, decodes, strict=True)])
-    order = sorted(range(len(spans)), key=lambda index: not leads[index])
-    for batch in sub_batches([spans[index] for index in order], UNLIMITED):
-        members = [order[place] for place, _, _ in batch]
-        assert not any(leads[index] for index in members) or not any(decodes[index] for index in members)
+    decoding = {slot for slot, _ in spans if data.draw(st.booleans())}
+    leads = leading([slot for slot, _ in spans if slot not in decoding], decoding)
+    batch = sorted(spans, key=lambda entry: entry[0] not in leads)
+    for parts in sub_batches(batch, UNLIMITED):
+        members = {batch[place][0] for place, _, _ in parts}
+        assert not members & leads or not members & decoding

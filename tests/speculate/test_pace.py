@@ -37,6 +37,16 @@ def stream(chance: float, books: CommonBooks) -> Windows:
     return windows
 
 
+def believed(books: CommonBooks) -> Windows:
+    """Windows whose drafts came true so often that they are trusted."""
+    windows = stream(1.0, books)
+    for count in range(300):
+        windows._books.record("foreseeing", 1 + count % 40, True)
+    windows.forget()
+    windows.look_ahead(32)
+    return windows
+
+
 def measured(pace: AutoPace, link: float) -> None:
     for _ in range(60):
         pace.measured(link + 2 * 0.0042, timings(), 1)
@@ -80,11 +90,7 @@ def test_latency_is_what_a_trip_takes_outside_the_stages_and_their_queues() -> N
 
 def test_the_same_drafts_go_deeper_where_the_ring_is_longer() -> None:
     books = CommonBooks()
-    windows = stream(1.0, books)
-    for _ in range(300):
-        windows._books.record("foreseeing", 1 + _ % 40, True)
-    windows.forget()
-    windows.look_ahead(32)
+    windows = believed(books)
     depths = []
     for link in (0.0, 0.02, 0.2):
         pace = AutoPace(books, 63, cost)
@@ -156,11 +162,7 @@ def test_what_the_head_takes_counts_as_often_as_it_drafts() -> None:
 def test_wide_windows_take_turns_with_narrower_ones() -> None:
     """Else nothing would tell what a row costs from what an iteration does."""
     books = CommonBooks()
-    windows = stream(1.0, books)
-    for count in range(300):
-        windows._books.record("foreseeing", 1 + count % 40, True)
-    windows.forget()
-    windows.look_ahead(32)
+    windows = believed(books)
     pace = AutoPace(books, 63, cost)
     measured(pace, 0.2)
     pace.refresh(1, 1, 100.0, 0.0)

@@ -45,6 +45,7 @@ class HealFigures(msgspec.Struct, frozen=True):
     """All rounds, and their medians. beyond_load: median of the pause without the load."""
 
     model_id: str
+    quantisation: str
     stages: int
     streams: int
     rounds: tuple[HealRound, ...]
@@ -55,7 +56,6 @@ class HealFigures(msgspec.Struct, frozen=True):
     pause: float
     beyond_load: float
     longest_pause: float
-    quantisation: str = ""
 
 
 class _Watched:
@@ -114,7 +114,7 @@ async def bench_heal(
             await asyncio.sleep(APART_SECONDS)
             done.append(await _one_loss(engine, marks, streams, number))
             report(f"loss {number + 1} of {rounds}: a pause of {done[-1].pause:.2f} s")
-        model_id = engine.ring().model_id
+        known = engine.model.description
     finally:
         await engine.stop()
 
@@ -122,7 +122,8 @@ async def bench_heal(
         return statistics.median(of(entry) for entry in done)
 
     return HealFigures(
-        model_id,
+        known.model_id,
+        known.quantisation,
         stages,
         streams,
         tuple(done),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
@@ -57,12 +56,11 @@ def bench_heal(
     from longspan.bench.heal import bench_heal as measure
     from longspan.bench.measured_model import measured_model
 
-    source, reference = measured_model(model, requantize, ProgressBars())
+    _, reference = measured_model(model, requantize, ProgressBars())
     with progress_line() as show:
         figures = uvloop.run(
             measure(reference, stages=stages, streams=streams, rounds=rounds, threads=threads, report=show)
         )
-    figures = msgspec.structs.replace(figures, quantisation=source.description.quantisation)
     if json:
         print_json(figures)
         return

@@ -9,6 +9,7 @@ import msgspec
 
 from longspan.schedule.passes import Block, Passes, count_passes, runs_of
 from longspan.schedule.span import Phase, Span
+from longspan.schedule.sub_batches import leading
 
 _PREFILL_PHASES = (Phase.PREFILL, Phase.RECOMPUTE)
 
@@ -149,12 +150,8 @@ def _mixed_passes(exact: list[Block], prefill: list[Block], alone: Passes) -> Pa
 
     exact: ordered by slot; alone: the passes of these.
     """
-    begins = {block.first for block in exact}
-    leads: dict[int, bool] = {}
-    for block in sorted(prefill, reverse=True):
-        following = block.first + 1
-        leads[block.first] = leads.get(following, following not in begins)
-    head = count_passes(sorted(block for block in prefill if leads[block.first]))
-    others = [block for block in prefill if not leads[block.first]]
+    leads = leading([block.first for block in prefill], {block.first for block in exact})
+    head = count_passes(sorted(block for block in prefill if block.first in leads))
+    others = [block for block in prefill if block.first not in leads]
     rest = count_passes(sorted([*exact, *others])) if others else alone
     return Passes(head.number + rest.number, head.reads + rest.reads)

@@ -7,28 +7,24 @@ of the graph, the count to whoever predicts what an iteration costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 
 SubBatch = list[tuple[int, int, int]]
 """Parts of one sub-batch in order: (index of the span, first row of the span, rows)."""
 
 
-def leading(spans: Sequence[tuple[int, bool]]) -> list[bool]:
-    """Which spans go to the head of the batch. spans: (slot, whether its rows decode or verify), ordered by slot.
+def leading(prefill: Iterable[int], decoding: Container[int]) -> set[int]:
+    """Slots whose prefill goes to the head of the batch: neighbours, unless the slot behind them decodes.
 
-    Prefill in neighbouring slots does, unless the slot behind them decodes. A sub-batch that joins a long history
-    with others reads as much for each of them: four streams beside a prompt that is 1,400 positions long would pay
-    for 1,400 each. At the head, with nothing on the next slot, prefill is joined by nobody, and the number of
-    sub-batches stays the same, because it needs more of them than those that decode in any case.
+    prefill, decoding: slots of the spans; of decoding ones side by side, the first is enough. A sub-batch that
+    joins a long history with others reads as much for each of them: four streams beside a prompt that is 1,400
+    positions long would pay for 1,400 each. At the head, with nothing on the next slot, prefill is joined by
+    nobody. There are hardly more sub-batches for it, because a prompt needs some for itself in any case.
     """
-    found = [False] * len(spans)
-    following: tuple[int, bool, bool] | None = None  # slot, decodes, leads
-    for index in range(len(spans) - 1, -1, -1):
-        slot, decodes = spans[index]
-        neighbour = following if following is not None and following[0] == slot + 1 else None
-        found[index] = not decodes and (neighbour is None or (not neighbour[1] and neighbour[2]))
-        following = (slot, decodes, found[index])
-    return found
+    leads: dict[int, bool] = {}
+    for slot in sorted(prefill, reverse=True):
+        leads[slot] = leads.get(slot + 1, slot + 1 not in decoding)
+    return {slot for slot, leading in leads.items() if leading}
 
 
 def sub_batches(spans: Sequence[tuple[int, int]], limit: int) -> list[SubBatch]:

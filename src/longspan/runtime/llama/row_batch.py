@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -119,13 +120,14 @@ class RowBatch:
         return result
 
 
-def _laid_out(plan: SlotPlan) -> tuple[list[tuple[int, int, Span]], list[int] | None]:
+def _laid_out(plan: SlotPlan) -> tuple[Sequence[tuple[int, int, Span]], list[int] | None]:
     """The runnable spans in the order of the batch, and the place of each there; None: in their own order."""
-    runnable = list(plan.runnable)
-    leads = leading([(span.slot, span.phase.is_exact) for _, _, span in runnable])
-    order = sorted(range(len(runnable)), key=lambda index: not leads[index])
-    if order == list(range(len(runnable))):
+    runnable = plan.runnable
+    decoding = {span.slot for _, _, span in runnable if span.phase.is_exact}
+    if not decoding or len(decoding) == len(runnable):
         return runnable, None
+    leads = leading([span.slot for _, _, span in runnable if not span.phase.is_exact], decoding)
+    order = sorted(range(len(runnable)), key=lambda index: runnable[index][2].slot not in leads)
     places = [0] * len(order)
     for place, index in enumerate(order):
         places[index] = place
