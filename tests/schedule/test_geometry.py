@@ -15,7 +15,7 @@ from longspan.schedule.geometry import (
 )
 from longspan.schedule.passes import Block, Passes, count_passes, runs_of
 from longspan.schedule.span import Phase, Span
-from longspan.schedule.sub_batches import leading, sub_batches
+from longspan.schedule.sub_batches import places, sub_batches
 
 shapes = st.dictionaries(st.integers(0, 20), st.tuples(st.integers(1, 9), st.integers(0, 400)), min_size=1).map(
     lambda spans: [(slot, rows, start) for slot, (rows, start) in sorted(spans.items())]
@@ -43,8 +43,8 @@ def test_passes_of_a_mixed_iteration_are_those_of_its_batch(
         [span(slot, start, rows, phase) for (slot, rows, start), phase in zip(shape, phases, strict=True)]
     )
     decoding = {slot for (slot, _, _), phase in zip(shape, phases, strict=True) if phase is Phase.VERIFY}
-    leads = leading({slot for slot, _, _ in shape} - decoding, decoding)
-    batch = sorted(shape, key=lambda entry: entry[0] not in leads)
+    sides = places({slot for slot, _, _ in shape} - decoding, decoding)
+    batch = sorted(shape, key=lambda entry: sides.get(entry[0], 0))
     made = sub_batches([(slot, rows) for slot, rows, _ in batch], 1 << 20)
     reads = sum(len(parts) * max(batch[index][2] + first + rows for index, first, rows in parts) for parts in made)
     assert (geometry.sub_batches, geometry.kv_read) == (len(made), reads)

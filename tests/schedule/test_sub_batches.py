@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longspan.schedule.sub_batches import leading, sub_batches
+from longspan.schedule.sub_batches import places, sub_batches
 
 UNLIMITED = 1 << 30
 
@@ -62,22 +62,41 @@ def test_a_sub_batch_takes_all_the_neighbours_it_can(spans: list[tuple[int, int]
     assert not remaining
 
 
-def test_prefill_goes_to_the_head_where_nobody_joins_it_there() -> None:
-    assert leading([2], {0, 1}) == {2}
-    assert leading([0], {1}) == set()
-    assert leading([0, 3, 4], {2}) == {0, 3, 4}
-    assert leading([0, 1], {2}) == set()
-    assert leading([], {2}) == set()
+def test_prefill_goes_where_nobody_joins_it() -> None:
+    assert places([2], {0, 1}) == {2: -1}
+    assert places([0], {1}) == {0: 1}
+    assert places([0, 3, 4], {2}) == {0: -1, 3: -1, 4: -1}
+    assert places([0, 1], {2}) == {0: 1, 1: 1}
+    assert places([1], {0, 2}) == {1: 0}
+    assert places([1, 2], {0, 3}) == {1: 0, 2: 0}
+    assert places([], {2}) == {}
 
 
 @settings(deadline=None)
 @given(spans=spans, data=st.data())
-def test_what_goes_to_the_head_is_joined_by_no_row_that_decodes(
+def test_what_goes_to_an_end_is_joined_by_no_row_that_decodes(
     spans: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     decoding = {slot for slot, _ in spans if data.draw(st.booleans())}
-    leads = leading([slot for slot, _ in spans if slot not in decoding], decoding)
-    batch = sorted(spans, key=lambda entry: entry[0] not in leads)
+    sides = places([slot for slot, _ in spans if slot not in decoding], decoding)
+    moved = {slot for slot, side in sides.items() if side}
+    batch = sorted(spans, key=lambda entry: sides.get(entry[0], 0))
     for parts in sub_batches(batch, UNLIMITED):
         members = {batch[place][0] for place, _, _ in parts}
-        assert not members & leads or not members & decoding
+        assert not members & moved or not members & decoding
+
+
+@settings(deadline=None)
+@given(spans=spans, data=st.data())
+def test_decode_rows_need_no_more_sub_batches_for_what_is_moved(
+    spans: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    decoding = {slot for slot, _ in spans if data.draw(st.booleans())}
+    sides = places([slot for slot, _ in spans if slot not in decoding], decoding)
+    batch = sorted(spans, key=lambda entry: sides.get(entry[0], 0))
+    ours = [parts for parts in sub_batches(batch, UNLIMITED) if {batch[place][0] for place, _, _ in parts} & decoding]
+    stays = [entry for entry in spans if entry[0] in decoding or not sides[entry[0]]]
+    theirs = [
+        parts for parts in sub_batches(stays, UNLIMITED) if {stays[place][0] for place, _, _ in parts} & decoding
+    ]
+    assert len(ours) == len(theirs)

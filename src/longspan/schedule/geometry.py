@@ -9,7 +9,7 @@ import msgspec
 
 from longspan.schedule.passes import Block, Passes, count_passes, runs_of
 from longspan.schedule.span import Phase, Span
-from longspan.schedule.sub_batches import leading
+from longspan.schedule.sub_batches import places
 
 _PREFILL_PHASES = (Phase.PREFILL, Phase.RECOMPUTE)
 
@@ -146,12 +146,13 @@ def geometry_of_shapes(shapes: Sequence[tuple[int, int, int, bool, int]]) -> Geo
 
 
 def _mixed_passes(exact: list[Block], prefill: list[Block], alone: Passes) -> Passes:
-    """The passes of decode or verify rows together with prefill (see `sub_batches.leading`).
+    """The passes of decode or verify rows together with prefill (see `sub_batches.places`).
 
     exact: ordered by slot; alone: the passes of these.
     """
-    leads = leading([block.first for block in prefill], {block.first for block in exact})
-    head = count_passes(sorted(block for block in prefill if block.first in leads))
-    others = [block for block in prefill if block.first not in leads]
-    rest = count_passes(sorted([*exact, *others])) if others else alone
-    return Passes(head.number + rest.number, head.reads + rest.reads)
+    decoding = {slot for block in exact for slot in range(block.first, block.first + block.slots)}
+    place = places([block.first for block in prefill], decoding)
+    parts = [count_passes(sorted(block for block in prefill if place[block.first] == side)) for side in (-1, 1)]
+    among = [block for block in prefill if not place[block.first]]
+    parts.append(count_passes(sorted([*exact, *among])) if among else alone)
+    return Passes(sum([part.number for part in parts]), sum([part.reads for part in parts]))

@@ -18,6 +18,7 @@ from longspan.schedule.geometry import Geometry
 from longspan.schedule.guard import MixGuard
 from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.policy import Policy
+from longspan.schedule.returns import Pause, Returns
 from longspan.schedule.span import CopyPrefix, IterationResult
 
 EFFICIENT = 30
@@ -31,6 +32,9 @@ ENOUGH = 20
 
 PROBE_SECONDS = 60.0
 """Where joining does not pay, it is tried again after this time: predictions may have become wrong."""
+
+WORTH = 4
+"""A piece of prefill that fills a pause of the stages must be so many times as long as its fixed cost."""
 
 _REFINEMENTS = 4
 _CLOSE = 0.9
@@ -54,6 +58,7 @@ class Pacing:
         self._policy = policy
         self.costs = StageCosts(policy.cost_model)
         self.guard = MixGuard(policy)
+        self.returns = Returns()
         self.debt = 0.0
         self._joined_at = -math.inf
         self._mixed_seen = 0
@@ -115,6 +120,21 @@ class Pacing:
             return self.prefill_rows(start, rows, contended=True)
         piece = self._piece(self.costs.predict(decode), self._overhead(Geometry(), start))
         return max(1, self._largest(Geometry(), start, rows, piece))
+
+    def pause_rows(self, decode: Geometry, start: int, rows: int, pause: Pause, now: float) -> int:
+        """How many of `rows` rows may run while every stream's next row is on its way through the ring.
+
+        decode: these rows, as they will come back. 0: wait for them, because they are owed time, or because joining
+        them costs less, and the pause is too short for anything.
+        """
+        if not self.costs.trained:
+            return self.turn_rows(decode, start, rows)
+        worth = WORTH * self._overhead(Geometry(), start)
+        if self.debt > 0:
+            return self._largest(Geometry(), start, rows, pause.spare) if pause.spare >= worth else 0
+        if pause.back < worth and self.joining_pays(decode, start, now):
+            return 0
+        return self.turn_rows(decode, start, rows)
 
     def _overhead(self, decode: Geometry, start: int) -> float:
         """Predicted seconds of the decode rows with a prefill span of no rows: the fixed cost of starting one."""
@@ -180,6 +200,7 @@ class Pacing:
         0 when it teaches nothing: no timings came back, or it copied a prefix.
         """
         geometry = record.geometry
+        self.returns.measured(now - record.planned_at, result.timings)
         if any(isinstance(operation, CopyPrefix) for operation in record.iteration.operations):
             return 0.0  # the copy is part of the time, and says nothing about the rows
         seconds = self.costs.observe(geometry, result.timings)
@@ -196,6 +217,7 @@ class Pacing:
     def ring_lost(self) -> None:
         """The stages may be others now: start to learn anew."""
         self.costs.forget()
+        self.returns.forget()
         self._mixed_seen = 0
         self.guard.ring_lost()
         self.debt = 0.0

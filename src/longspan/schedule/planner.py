@@ -73,7 +73,7 @@ class Planner:
         self._unlearned: tuple[PlanRecord, IterationResult, float] | None = None
         self._next_sequence = 0
         self._next_iteration = 0
-        self._turns = Turns(self._roster, self._filling, self._pacing)
+        self._turns = Turns(self._roster, self._filling, self._pacing, self._in_flight)
 
     # ------------------------------------------------------------------------------------------------ sequences
 
@@ -124,7 +124,7 @@ class Planner:
         joining = NOTHING_JOINED
         if prompt is not None and not prefill:
             if not spans:
-                prefill = self._turns.alone(prompt, now)
+                prefill = self._turns.in_pause(prompt, now)
             else:
                 prefill, joining = self._turns.beside(exact.geometry, prompt, now)
         if not spans and not prefill and len(self._roster.ready):

@@ -13,18 +13,23 @@ SubBatch = list[tuple[int, int, int]]
 """Parts of one sub-batch in order: (index of the span, first row of the span, rows)."""
 
 
-def leading(prefill: Iterable[int], decoding: Container[int]) -> set[int]:
-    """Slots whose prefill goes to the head of the batch: neighbours, unless the slot behind them decodes.
+def places(prefill: Iterable[int], decoding: Container[int]) -> dict[int, int]:
+    """Where in the batch the prefill of each slot goes: -1 before all decode rows, 1 behind them, 0 among them.
 
-    prefill, decoding: slots of the spans; of decoding ones side by side, the first is enough. A sub-batch that
-    joins a long history with others reads as much for each of them: four streams beside a prompt that is 1,400
-    positions long would pay for 1,400 each. At the head, with nothing on the next slot, prefill is joined by
-    nobody. There are hardly more sub-batches for it, because a prompt needs some for itself in any case.
+    prefill, decoding: slots of the spans. A sub-batch that joins a long history with others reads as much for each
+    of them: four streams beside a prompt that is 1,400 positions long would pay for 1,400 each. Neighbouring slots
+    of prefill whose next one does not decode are joined by nobody at the head, and those whose slot before does not
+    decode by nobody at the end. There are hardly more sub-batches for it, because a prompt needs some for itself in
+    any case; only between two slots that decode it stays, where it would cut a sub-batch of theirs in two.
     """
-    leads: dict[int, bool] = {}
-    for slot in sorted(prefill, reverse=True):
-        leads[slot] = leads.get(slot + 1, slot + 1 not in decoding)
-    return {slot for slot, leading in leads.items() if leading}
+    order = sorted(prefill)
+    found: dict[int, int] = {}
+    for slot in reversed(order):
+        found[slot] = found.get(slot + 1, 0 if slot + 1 in decoding else -1)
+    for slot in order:
+        if not found[slot]:
+            found[slot] = found.get(slot - 1, 0 if slot - 1 in decoding else 1)
+    return found
 
 
 def sub_batches(spans: Sequence[tuple[int, int]], limit: int) -> list[SubBatch]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from longspan.schedule.filling import Filling, Prompt
 from longspan.schedule.geometry import Geometry
 from longspan.schedule.pacing import NOTHING_JOINED, Joining, Pacing
+from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.roster import Roster
 from longspan.schedule.span import Span
 
@@ -12,10 +15,14 @@ from longspan.schedule.span import Span
 class Turns:
     """Gives the prefill rows of each iteration, and remembers who had the last ones."""
 
-    def __init__(self, roster: Roster, filling: Filling, pacing: Pacing) -> None:
+    def __init__(
+        self, roster: Roster, filling: Filling, pacing: Pacing, in_flight: Collection[PlanRecord]
+    ) -> None:
+        """in_flight: the planner's, oldest first."""
         self._roster = roster
         self._filling = filling
         self._pacing = pacing
+        self._in_flight = in_flight
         self._prefill_only_in_a_row = 0
         self._last_decode = Geometry()
 
@@ -57,6 +64,18 @@ class Turns:
             target = self._pacing.turn_rows(self._last_decode, prompt.start, rows)
         else:
             target = self._pacing.prefill_rows(prompt.start, rows, self._filling.contended)
+        return self._filling.fill(rows, target, prompt, now)
+
+    def in_pause(self, prompt: Prompt, now: float) -> list[Span]:
+        """Spans of an iteration while no decode row is ready; empty when it is better to wait for one."""
+        waited_for = self._roster.decoding and not prompt.sequence.standing
+        pause = self._pacing.returns.pause(self._in_flight, now) if waited_for else None
+        if pause is None:
+            return self.alone(prompt, now)
+        rows = self._roster.limits.free_rows
+        target = self._pacing.pause_rows(self._last_decode, prompt.start, rows, pause, now)
+        if not target or (prompt.piece.whole and target < rows):
+            return []
         return self._filling.fill(rows, target, prompt, now)
 
     def sent(self, decode: Geometry, streams: int) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from longspan.runtime.base import Activations
 from longspan.runtime.slots import SlotPlan
 from longspan.schedule.span import Span
-from longspan.schedule.sub_batches import SubBatch, leading, sub_batches
+from longspan.schedule.sub_batches import SubBatch, places, sub_batches
 
 
 def row_position(span: Span, row: int) -> int:
@@ -25,7 +25,7 @@ def row_position(span: Span, row: int) -> int:
 
 
 class RowBatch:
-    """The runnable spans as arrays, in an order of their own (see `schedule.sub_batches.leading`).
+    """The runnable spans as arrays, in an order of their own (see `schedule.sub_batches.places`).
 
     spans: in the order of the batch. count: rows of the batch, padding included. positions, slots: (count,).
     firsts: row of the batch where each span of the plan begins. parts: rows of each sub-batch, in order.
@@ -126,12 +126,12 @@ def _laid_out(plan: SlotPlan) -> tuple[Sequence[tuple[int, int, Span]], list[int
     decoding = {span.slot for _, _, span in runnable if span.phase.is_exact}
     if not decoding or len(decoding) == len(runnable):
         return runnable, None
-    leads = leading([span.slot for _, _, span in runnable if not span.phase.is_exact], decoding)
-    order = sorted(range(len(runnable)), key=lambda index: runnable[index][2].slot not in leads)
-    places = [0] * len(order)
+    sides = places([span.slot for _, _, span in runnable if not span.phase.is_exact], decoding)
+    order = sorted(range(len(runnable)), key=lambda index: sides.get(runnable[index][2].slot, 0))
+    placed = [0] * len(order)
     for place, index in enumerate(order):
-        places[index] = place
-    return [runnable[index] for index in order], places
+        placed[index] = place
+    return [runnable[index] for index in order], placed
 
 
 def _batches(spans: list[Span], sizes: list[int]) -> list[SubBatch]:
