@@ -6,9 +6,10 @@ import pytest
 
 from longspan.schedule.geometry import Geometry
 from longspan.schedule.guard import GuardState
-from longspan.schedule.pacing import EFFICIENT, PROBE_SECONDS, Pacing
+from longspan.schedule.pacing import EFFICIENT, PROBE_SECONDS, WORTH, Pacing
 from longspan.schedule.plan_record import PlanRecord
 from longspan.schedule.policy import Policy
+from longspan.schedule.returns import Pause
 from longspan.schedule.span import Iteration, IterationResult, StageTiming
 
 FIXED, PASS, ROW = 0.004, 0.001, 0.002
@@ -166,6 +167,30 @@ def test_a_short_prompt_does_not_go_first_while_decoding_is_owed_time() -> None:
     assert pacing.short_prompt_first(decode(8), 0, 10, waited=0.0)
     pacing.debt = 0.01
     assert not pacing.short_prompt_first(decode(8), 0, 10, waited=0.0)
+
+
+def test_a_pause_is_filled_as_far_as_nobody_feels_it_while_decoding_is_owed_time() -> None:
+    pacing = trained(Policy())
+    pacing.debt = 0.01
+    worth = WORTH * FIXED
+    assert pacing.pause_rows(decode(4), 0, 60, Pause(1.0, 0.9 * worth), 0.0) == 0
+    rows = pacing.pause_rows(decode(4), 0, 60, Pause(1.0, 3 * worth), 0.0)
+    assert rows == pytest.approx((3 * worth - FIXED) / ROW, abs=2)
+    assert pacing.pause_rows(decode(4), 0, 60, Pause(9.0, 9.0), 0.0) == 60
+
+
+def test_prefill_that_is_owed_time_does_not_wait_except_to_join() -> None:
+    soon, late = Pause(0.5 * WORTH * FIXED, 0.0), Pause(2 * WORTH * FIXED, 0.0)
+    mixed, apart = trained(Policy()), trained(Policy(mixing=False))
+    assert mixed.pause_rows(decode(4), 0, 60, soon, 0.0) == 0
+    assert mixed.pause_rows(decode(4), 0, 60, late, 0.0) == mixed.turn_rows(decode(4), 0, 60)
+    assert apart.pause_rows(decode(4), 0, 60, soon, 0.0) == apart.turn_rows(decode(4), 0, 60) > 0
+
+
+def test_nothing_waits_before_anything_is_known() -> None:
+    pacing = Pacing(Policy())
+    pacing.debt = 0.01
+    assert pacing.pause_rows(decode(4), 0, 60, Pause(0.0, 0.0), 0.0) == pacing.turn_rows(decode(4), 0, 60)
 
 
 def test_a_lost_ring_is_learned_anew() -> None:

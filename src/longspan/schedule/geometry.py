@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -11,6 +13,7 @@ from longspan.schedule.passes import Block, Passes, count_passes, runs_of
 from longspan.schedule.span import Phase, Span
 from longspan.schedule.sub_batches import places
 
+_FIRST = attrgetter("first")
 _PREFILL_PHASES = (Phase.PREFILL, Phase.RECOMPUTE)
 
 
@@ -150,9 +153,16 @@ def _mixed_passes(exact: list[Block], prefill: list[Block], alone: Passes) -> Pa
 
     exact: ordered by slot; alone: the passes of these.
     """
-    decoding = {slot for block in exact for slot in range(block.first, block.first + block.slots)}
+    neighbours = {slot for block in prefill for slot in (block.first - 1, block.first + 1)}
+    decoding = {slot for slot in neighbours if _covers(exact, slot)}
     place = places([block.first for block in prefill], decoding)
     parts = [count_passes(sorted(block for block in prefill if place[block.first] == side)) for side in (-1, 1)]
     among = [block for block in prefill if not place[block.first]]
     parts.append(count_passes(sorted([*exact, *among])) if among else alone)
     return Passes(sum([part.number for part in parts]), sum([part.reads for part in parts]))
+
+
+def _covers(blocks: list[Block], slot: int) -> bool:
+    """Whether one of the blocks, ordered by slot, has the slot."""
+    place = bisect.bisect_right(blocks, slot, key=_FIRST)
+    return place > 0 and slot < blocks[place - 1].first + blocks[place - 1].slots

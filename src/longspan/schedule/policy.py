@@ -44,7 +44,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     prefill_floor: int = 16
     joined_share: float = 2.0
     joined_floor: float = 0.008
-    joined_ceiling: float = 0.2
+    joined_ceiling: float = 0.25
     debt_share: float = 0.5
     whole_rows: int = 512
 

@@ -15,9 +15,7 @@ from longspan.schedule.span import Span
 class Turns:
     """Gives the prefill rows of each iteration, and remembers who had the last ones."""
 
-    def __init__(
-        self, roster: Roster, filling: Filling, pacing: Pacing, in_flight: Collection[PlanRecord]
-    ) -> None:
+    def __init__(self, roster: Roster, filling: Filling, pacing: Pacing, in_flight: Collection[PlanRecord]) -> None:
         """in_flight: the planner's, oldest first."""
         self._roster = roster
         self._filling = filling
