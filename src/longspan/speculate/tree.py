@@ -134,6 +134,35 @@ def pruned(tree: Tree, size: int) -> Tree:
     )
 
 
+def path_to(tree: Tree, node: int) -> tuple[int, ...]:
+    """Tokens from the first draft to this node; () for the root."""
+    path: list[int] = []
+    while node != ROOT:
+        path.append(tree.tokens[node])
+        node = tree.parents[node]
+    return tuple(reversed(path))
+
+
+def grafted(tree: Tree, node: int, tokens: Sequence[int], chances: Sequence[float]) -> Tree:
+    """The tree with a chain of tokens behind a node or the root; `chances`: of the whole path to each.
+
+    Where a node of the tree holds the token already, the likelier of both estimates stands.
+    """
+    parents, held, likely = list(tree.parents), list(tree.tokens), list(tree.chances)
+    children = {(parent, token): index for index, (parent, token) in enumerate(zip(parents, held, strict=True))}
+    for token, chance in zip(tokens, chances, strict=True):
+        found = children.get((node, token))
+        if found is None:
+            parents.append(node)
+            held.append(token)
+            likely.append(chance)
+            node = len(held) - 1
+        else:
+            likely[found] = max(likely[found], chance)
+            node = found
+    return Tree(tuple(held), tuple(parents), tuple(likely))
+
+
 def is_tree(tree: Tree, vocabulary: int) -> bool:
     """Whether drafts from elsewhere are a tree: tokens below `vocabulary`, parents before children, and chances."""
     size = len(tree.tokens)

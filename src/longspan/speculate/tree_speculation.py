@@ -8,7 +8,8 @@ import msgspec
 
 from longspan.schedule.sequence import Sequence as Stream
 from longspan.schedule.span import Span, StageTiming
-from longspan.speculate.acceptance import CommonBooks
+from longspan.speculate.acceptance import CommonBooks, SequenceBooks
+from longspan.speculate.grafts import Grafts
 from longspan.speculate.ledger import Ledger, SpeculationStatistics
 from longspan.speculate.pace import AutoPace
 from longspan.speculate.tree import best_size
@@ -30,12 +31,13 @@ class TreeSpeculation:
         self._vocabulary = vocabulary
         self.ledger = Ledger()
         self._nodes = nodes
-        self._pace = AutoPace(CommonBooks(), rows)
+        self._books = CommonBooks()
+        self._pace = AutoPace(self._books, rows)
         self._back = 0  # rows of the newest result
 
     def windows(self, sequence: Stream) -> TreeWindows:
         """The windows of a new sequence."""
-        return TreeWindows(sequence, self.ledger, self._vocabulary)
+        return TreeWindows(sequence, self.ledger, self._vocabulary, Grafts(SequenceBooks(self._books)))
 
     def refresh(self, sequences: int, group: int, history: float, now: float) -> None:
         """Before rows are dealt: so many sequences decode, `group` in one iteration, behind so much history."""

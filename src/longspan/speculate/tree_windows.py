@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from longspan.schedule.sequence import Sequence
 from longspan.schedule.span import DraftRequest, Phase, Sample, Span
+from longspan.speculate.grafts import Grafts
 from longspan.speculate.ledger import Ledger
 from longspan.speculate.tree import NO_TREE, Tree, accepted_rows, is_tree, pruned, span_rows
 
@@ -16,12 +17,15 @@ class TreeWindows:
     the accepted rows count as dispatched; as computed, and so for others to share, only what lies in order.
     """
 
-    __slots__ = ("_flying", "_in_order", "_ledger", "_sequence", "_tree", "_vocabulary")
+    __slots__ = ("_flying", "_grafts", "_in_order", "_ledger", "_observed", "_sequence", "_tree", "_vocabulary")
 
-    def __init__(self, sequence: Sequence, ledger: Ledger, vocabulary: int) -> None:
-        """vocabulary: its size; drafts that are no tree of its tokens are not sent."""
+    def __init__(self, sequence: Sequence, ledger: Ledger, vocabulary: int, grafts: Grafts | None = None) -> None:
+        """vocabulary: its size; drafts that are no tree of its tokens are not sent. grafts: what is added to
+        drafts."""
         self._sequence = sequence
         self._vocabulary = vocabulary
+        self._grafts = grafts
+        self._observed = 0
         self._ledger = ledger
         self._tree: Tree = NO_TREE
         self._flying = False
@@ -115,8 +119,16 @@ class TreeWindows:
         if committed:
             last = committed[-1]
             drafts = Tree(last.draft, last.parents, last.chances)
-            self._tree = drafts if is_tree(drafts, self._vocabulary) else NO_TREE
+            self._tree = self._grown(drafts if is_tree(drafts, self._vocabulary) else NO_TREE)
         return tuple(committed)
+
+    def _grown(self, tree: Tree) -> Tree:
+        if self._grafts is None or self._sequence.ended:
+            return tree
+        tokens = self._sequence.tokens
+        self._grafts.observe(tokens[self._observed :])
+        self._observed = len(tokens)
+        return self._grafts.onto(tree)
 
     def forget(self) -> None:
         """The sequence was rewound, or is over."""
