@@ -4,6 +4,8 @@
     python -m tools.agreement guidellm --program other-venv/bin/guidellm --tokenizer FOLDER --json
 
 Both ask for chat completions in a closed loop of two users: prompts of about 64 tokens, answers of a fixed length.
+With aiperf both clients ask the same questions; each pass begins them with a number of its own, so that no answer
+starts from another pass's cache. guidellm makes up its own.
 --serve gives the options of `longspan serve`. Prints each pass, and for each figure the ratio of ours to theirs.
 """
 
@@ -15,13 +17,14 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 
 from longspan.bench.child_server import child_server
+from longspan.bench.load.datasets import DatasetOrder, load_prompts
 from longspan.bench.paired import paired
 
 CONCURRENCY = 2
@@ -42,13 +45,26 @@ class Plan(NamedTuple):
     rounds: int
 
 
-def ours(plan: Plan, url: str, model: str, folder: Path) -> dict[str, float]:
+def questions(plan: Plan, number: int) -> list[str]:
+    """Of pass `number`, those for the warm-up behind the measured ones."""
+    order = DatasetOrder(name="synthetic-medium", count=plan.requests + CONCURRENCY, input_tokens=PROMPT_TOKENS)
+    return [f"{number}: {text}" for prompt in load_prompts(order) for text in prompt.turns]
+
+
+def write_lines(path: Path, entries: Iterable[dict[str, Any]]) -> str:
+    """JSON lines; returns the path."""
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+    return str(path)
+
+
+def ours(plan: Plan, url: str, model: str, folder: Path, number: int) -> dict[str, float]:
     """One pass of `longspan bench serve`."""
+    asked = [{"question_id": place, "turns": [text]} for place, text in enumerate(questions(plan, number))]
     answer = run(
         [
             *(sys.executable, "-m", "longspan", "bench", "serve", "--base-url", url, "--model", model),
-            *("--dataset-name", "synthetic-medium", "--num-prompts", str(plan.requests)),
-            *("--max-concurrency", str(CONCURRENCY), "--input-len", str(PROMPT_TOKENS)),
+            *("--dataset-name", "mt-bench", "--dataset-path", write_lines(folder / "ours.jsonl", asked)),
+            *("--num-prompts", str(plan.requests), "--max-concurrency", str(CONCURRENCY)),
             *("--output-len", str(plan.tokens), "--ignore-eos", "--num-warmups", str(CONCURRENCY), "--json"),
         ],
         folder,
@@ -60,14 +76,16 @@ def ours(plan: Plan, url: str, model: str, folder: Path) -> dict[str, float]:
     }
 
 
-def aiperf(plan: Plan, url: str, model: str, folder: Path) -> dict[str, float]:
+def aiperf(plan: Plan, url: str, model: str, folder: Path, number: int) -> dict[str, float]:
     """One pass of aiperf."""
+    asked = [{"text": text} for text in questions(plan, number)]
     run(
         [
             *(plan.program, "profile", "-m", model, "--url", url, "--endpoint-type", "chat", "--streaming"),
             *("--concurrency", str(CONCURRENCY), "--request-count", str(plan.requests)),
-            *("--warmup-request-count", str(CONCURRENCY), "--prompt-input-tokens-mean", str(PROMPT_TOKENS)),
-            *("--prompt-output-tokens-mean", str(plan.tokens), "--extra-inputs", "ignore_eos:true"),
+            *("--warmup-request-count", str(CONCURRENCY), "--custom-dataset-type", "single_turn"),
+            *("--input-file", write_lines(folder / "theirs.jsonl", asked)),
+            *("--extra-inputs", f"max_tokens:{plan.tokens}", "--extra-inputs", "ignore_eos:true"),
             *("--extra-inputs", f"min_tokens:{plan.tokens}", "--extra-inputs", "temperature:0"),
             *("--tokenizer", plan.tokenizer, "--use-server-token-count"),
             *("--output-artifact-dir", str(folder), "--ui", "none"),
@@ -84,7 +102,7 @@ def aiperf(plan: Plan, url: str, model: str, folder: Path) -> dict[str, float]:
     return {name: found[theirs]["avg"] for name, theirs in names.items()}
 
 
-def guidellm(plan: Plan, url: str, model: str, folder: Path) -> dict[str, float]:
+def guidellm(plan: Plan, url: str, model: str, folder: Path, number: int) -> dict[str, float]:
     """One pass of guidellm."""
     path = folder / "guidellm.json"
     run(
@@ -112,7 +130,10 @@ def guidellm(plan: Plan, url: str, model: str, folder: Path) -> dict[str, float]
     }
 
 
-CLIENTS: dict[str, Callable[[Plan, str, str, Path], dict[str, float]]] = {"aiperf": aiperf, "guidellm": guidellm}
+CLIENTS: dict[str, Callable[[Plan, str, str, Path, int], dict[str, float]]] = {
+    "aiperf": aiperf,
+    "guidellm": guidellm,
+}
 
 
 def run(arguments: Sequence[str], folder: Path) -> bytes:
@@ -132,9 +153,11 @@ async def compare(plan: Plan) -> dict[str, Any]:
     async with child_server(arguments) as url, httpx.AsyncClient(base_url=url) as client:
         model = str((await client.get("/v1/models")).json()["data"][0]["id"])
         for number in range(plan.rounds):
-            for index in (0, 1, 1, 0):
+            for place, index in enumerate((0, 1, 1, 0)):
                 with tempfile.TemporaryDirectory() as folder:
-                    found = await asyncio.to_thread(clients[index], plan, url, model, Path(folder))
+                    found = await asyncio.to_thread(
+                        clients[index], plan, url, model, Path(folder), 4 * number + place
+                    )
                 passes[index].append(found)
                 name = plan.client if index else "ours"
                 sys.stderr.write(f"round {number + 1}, {name}: {found}\n")

@@ -18,6 +18,8 @@ import json, pathlib, sys
 options = dict(zip(sys.argv[1:], sys.argv[2:]))
 assert options["--concurrency"] == "2" and options["--request-count"] == "4", options
 folder = pathlib.Path(options["--output-artifact-dir"])
+asked = [json.loads(line)["text"] for line in pathlib.Path(options["--input-file"]).open()]
+assert len(set(asked)) == 6 and len({{text.partition(":")[0] for text in asked}}) == 1, asked
 names = ("output_token_throughput", "inter_token_latency", "time_to_first_token", "request_latency")
 figures = {{name: {{"avg": float(number + 1)}} for number, name in enumerate(names)}}
 (folder / "profile_export_aiperf.json").write_text(json.dumps(figures))
@@ -58,7 +60,7 @@ def test_both_clients_are_asked_and_compared(
 
 def test_guidellm_is_read(tmp_path: Path) -> None:
     plan = agreement.Plan("guidellm", program(tmp_path, GUIDELLM), "x", "m", (), 4, 6, 1)
-    found = agreement.guidellm(plan, "http://127.0.0.1:9", "m", tmp_path)
+    found = agreement.guidellm(plan, "http://127.0.0.1:9", "m", tmp_path, 0)
     assert found == {"throughput": 1.0, "tpot_ms": 2.0, "ttft_ms": 3.0, "e2el_ms": 4000.0}
 
 
@@ -67,4 +69,4 @@ def test_a_client_that_fails_is_told(tmp_path: Path) -> None:
         "aiperf", program(tmp_path, "#!/bin/sh\necho no tokenizer\nexit 3\n"), "x", "m", (), 4, 6, 1
     )
     with pytest.raises(SystemExit, match="exit code 3: no tokenizer"):
-        agreement.aiperf(plan, "http://127.0.0.1:9", "m", tmp_path)
+        agreement.aiperf(plan, "http://127.0.0.1:9", "m", tmp_path, 0)

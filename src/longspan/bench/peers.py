@@ -25,6 +25,9 @@ from longspan.model.chat_template import ChatTemplate
 from longspan.model.source import GgufSource, ModelSource
 from longspan.model.tokenizer import Tokenizer
 
+WARMUPS = 3
+"""Runs of a condition before it is measured: a server that speculates learns in its first seconds what pays."""
+
 
 class PeerRow(msgspec.Struct, frozen=True):
     """One condition: all requests together, over HTTP, medians over rounds. ratio: ours over the peer's, median
@@ -127,8 +130,9 @@ class Peers:
     ) -> PeerRow:
         plan = self._plan
         asked = self._prompts[text][:count]
-        for arm in arms:
-            await arm.tokens_per_second(asked, plan.tokens, "warm-up")
+        for number in range(WARMUPS):
+            for arm in arms:
+                await arm.tokens_per_second(asked, plan.tokens, f"{text} {count} warm-up {number}")
         found: tuple[list[float], list[float]] = ([], [])
         for number in range(plan.rounds):
             self._report(f"{peer}, {delay:g} ms, {text}, {count} requests: round {number + 1} of {plan.rounds}")

@@ -250,7 +250,7 @@ class Planner:
         the new ring, when they changed; sequences that cannot fit there fail.
         """
         self.learn()
-        self._blame()
+        self._roster.blame({span.sequence for record in self._in_flight for span in record.iteration.spans})
         self._in_flight.clear()
         self._turns.ring_lost()
         if limits is not None:
@@ -260,21 +260,6 @@ class Planner:
         if self._speculator is not None:
             self._speculator.lost()
         return self._roster.take_events()
-
-    def _blame(self) -> None:
-        """The ring is lost with iterations in flight: what is in them for the last allowed time fails."""
-        suspects = {span.sequence for record in self._in_flight for span in record.iteration.spans}
-        for identity in suspects:
-            sequence = self._roster.sequences.get(identity)
-            if sequence is None:
-                continue
-            sequence.losses += 1
-            if sequence.losses >= self.policy.loss_limit:
-                self._roster.fail(
-                    sequence,
-                    FailureKind.STAGE,
-                    f"the ring was lost {sequence.losses} times in a row while it ran this request",
-                )
 
     def expire(self, now: float) -> list[Event]:
         """Fail the sequences that waited too long; returns what happened since the last call."""

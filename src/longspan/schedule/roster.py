@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from longspan.schedule.events import Admitted, Event, Failed, FailureKind, Finished, FinishReason, Preempted
 from longspan.schedule.limits import Limits
 from longspan.schedule.policy import Policy
@@ -120,6 +122,17 @@ class Roster:
                 self.fail(sequence, FailureKind.CONTEXT, f"{reason}{sequence.prompt_length}")
             elif sequence.ended:
                 self.end_of_answer(sequence)
+
+    def blame(self, suspects: Iterable[int]) -> None:
+        """A ring was lost with iterations of these sequences in flight: who was in too many such rings fails."""
+        for identity in suspects:
+            sequence = self.sequences.get(identity)
+            if sequence is None:
+                continue
+            sequence.losses += 1
+            if sequence.losses >= self.policy.loss_limit:
+                reason = f"the ring was lost {sequence.losses} times in a row while it ran this request"
+                self.fail(sequence, FailureKind.STAGE, reason)
 
     def take_events(self) -> list[Event]:
         """Events since the last call, in order."""

@@ -56,7 +56,10 @@ async def carry_out(order: LoadOrder, on_answer: Callable[[LoadAnswer], None]) -
     Raises LongspanError when the server is not there or does not answer the warm-up, UsageError when the prompts
     cannot be had.
     """
-    prompts = load_prompts(order.dataset)
+    # A warm-up with a measured prompt would leave its KV for it, and the first answers would come from a cache.
+    count = order.dataset.count
+    found = load_prompts(msgspec.structs.replace(order.dataset, count=count + order.warmups))
+    prompts, spare = found[:count], found[count:] or found
     if all(prompt.at is not None for prompt in prompts):
         times = [prompt.at or 0.0 for prompt in prompts]
     else:
@@ -65,7 +68,7 @@ async def carry_out(order: LoadOrder, on_answer: Callable[[LoadAnswer], None]) -
     try:
         model = await endpoint.find_model()
         for number in range(order.warmups):
-            prompt = prompts[number % len(prompts)]
+            prompt = spare[number % len(spare)]
             (warm, *_) = await run_load(endpoint, [msgspec.structs.replace(prompt, at=None)], [0.0], order.sampling)
             if warm.error:
                 raise LongspanError(f"{order.base_url} does not answer: {warm.error}")
