@@ -72,32 +72,37 @@ def test_prefill_goes_where_nobody_joins_it() -> None:
     assert places([], {2}) == {}
 
 
+@st.composite
+def mixed(draw: st.DrawFn) -> tuple[list[tuple[int, int]], set[int], dict[int, int]]:
+    """Spans in the order of the batch, the slots that decode, and where the others were placed."""
+    entries = draw(spans)
+    decoding = {slot for slot, _ in entries if draw(st.booleans())}
+    sides = places([slot for slot, _ in entries if slot not in decoding], decoding)
+    return sorted(entries, key=lambda entry: sides.get(entry[0], 0)), decoding, sides
+
+
 @settings(deadline=None)
-@given(spans=spans, data=st.data())
+@given(mixed())
 def test_what_goes_to_an_end_is_joined_by_no_row_that_decodes(
-    spans: list[tuple[int, int]], data: st.DataObject
+    placed: tuple[list[tuple[int, int]], set[int], dict[int, int]],
 ) -> None:
-    decoding = {slot for slot, _ in spans if data.draw(st.booleans())}
-    sides = places([slot for slot, _ in spans if slot not in decoding], decoding)
+    batch, decoding, sides = placed
     moved = {slot for slot, side in sides.items() if side}
-    batch = sorted(spans, key=lambda entry: sides.get(entry[0], 0))
     for parts in sub_batches(batch, UNLIMITED):
         members = {batch[place][0] for place, _, _ in parts}
         assert not members & moved or not members & decoding
 
 
 @settings(deadline=None)
-@given(spans=spans, data=st.data())
+@given(mixed())
 def test_decode_rows_need_no_more_sub_batches_for_what_is_moved(
-    spans: list[tuple[int, int]], data: st.DataObject
+    placed: tuple[list[tuple[int, int]], set[int], dict[int, int]],
 ) -> None:
-    decoding = {slot for slot, _ in spans if data.draw(st.booleans())}
-    sides = places([slot for slot, _ in spans if slot not in decoding], decoding)
-    batch = sorted(spans, key=lambda entry: sides.get(entry[0], 0))
-    stays = [entry for entry in spans if entry[0] in decoding or not sides[entry[0]]]
+    batch, decoding, sides = placed
 
     def with_decode_rows(entries: list[tuple[int, int]]) -> int:
         made = sub_batches(entries, UNLIMITED)
         return sum(any(entries[place][0] in decoding for place, _, _ in parts) for parts in made)
 
+    stays = sorted(entry for entry in batch if not sides.get(entry[0], 0))
     assert with_decode_rows(batch) == with_decode_rows(stays)

@@ -15,6 +15,7 @@ from longspan.speculate.tree import (
     best_size,
     grow,
     grow_from_levels,
+    path_to,
     pruned,
     span_rows,
 )
@@ -48,11 +49,6 @@ def all_paths(seed: int, tokens: int, breadth: int, branches: int, depth: int) -
     return found
 
 
-def path_of(tree: Tree, node: int) -> tuple[int, ...]:
-    parent = tree.parents[node]
-    return (*(path_of(tree, parent) if parent != ROOT else ()), tree.tokens[node])
-
-
 @given(
     seed=st.integers(0, 10_000),
     tokens=st.integers(1, 6),
@@ -69,7 +65,7 @@ def test_a_tree_holds_the_likeliest_paths_of_all(
 
     tree = grow(expand, nodes, breadth=breadth, branches=branches, depth=depth)
     every = all_paths(seed, tokens, breadth, branches, depth)
-    chosen = {path_of(tree, node): tree.chances[node] for node in range(len(tree.tokens))}
+    chosen = {path_to(tree, node): tree.chances[node] for node in range(len(tree.tokens))}
     assert len(chosen) == min(nodes, len(every))
     assert all(abs(every[path] - chance) < 1e-12 for path, chance in chosen.items())
     left = [chance for path, chance in every.items() if path not in chosen]

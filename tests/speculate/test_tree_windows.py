@@ -8,6 +8,8 @@ from longspan.sampling.draw import mix
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.sequence import Sequence
 from longspan.schedule.span import Phase, Sample, Span
+from longspan.speculate.acceptance import CommonBooks, SequenceBooks
+from longspan.speculate.grafts import Grafts
 from longspan.speculate.ledger import Ledger
 from longspan.speculate.tree import ROOT, Tree
 from longspan.speculate.tree_windows import TreeWindows
@@ -53,7 +55,7 @@ def serial(prompt: list[int], count: int) -> list[int]:
 def started(prompt: list[int], max_tokens: int, end_tokens: frozenset[int] = frozenset()) -> TreeWindows:
     request = SequenceRequest(prompt=tuple(prompt), max_tokens=max_tokens, end_tokens=end_tokens)
     sequence = Sequence(3, request, 0.0, 10_000)
-    return TreeWindows(sequence, Ledger(), VOCABULARY)
+    return TreeWindows(sequence, Ledger(), VOCABULARY, Grafts(SequenceBooks(CommonBooks())))
 
 
 @settings(deadline=None, max_examples=60)
@@ -76,7 +78,8 @@ def test_trees_commit_what_the_target_gives_alone(data: st.DataObject, prompt: l
             hope[depth] if depth < len(hope) and data.draw(st.booleans()) else data.draw(st.integers(0, 4))
             for depth in depths
         )
-        windows.receive(Tree(tokens, parents, (1.0,) * size))
+        if data.draw(st.booleans()):  # else what was grafted is sent
+            windows.receive(Tree(tokens, parents, (1.0,) * size))
         if data.draw(st.integers(0, 9)) == 0:  # preempted: the KV is gone, and replayed elsewhere
             sequence.rewind()
             windows.forget()

@@ -72,7 +72,7 @@ class Turns:
             return self.alone(prompt, now)
         rows = self._roster.limits.free_rows
         target = self._pacing.pause_rows(self._last_decode, prompt.start, rows, pause, now)
-        if not target or (prompt.piece.whole and target < rows):
+        if not target or (prompt.piece.whole and self._pacing.debt > 0 and target < rows):
             return []
         return self._filling.fill(rows, target, prompt, now)
 

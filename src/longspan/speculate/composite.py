@@ -47,7 +47,7 @@ class Chained(_Composite):
         for part in self._parts:
             draft = part.propose(tail, budget)
             if draft.tokens:
-                return _named(draft, part)
+                return named(draft, part)
         return NOTHING
 
 
@@ -71,7 +71,7 @@ class Ranked(_Composite):
         super().observe(committed)
 
     def propose(self, tail: Sequence[int], budget: int) -> Draft:
-        drafts = [_named(draft, part) for part in self._parts if (draft := part.propose(tail, budget)).tokens]
+        drafts = [named(draft, part) for part in self._parts if (draft := part.propose(tail, budget)).tokens]
         if not drafts:
             return NOTHING
         best = drafts[0] if len(drafts) == 1 else max(drafts, key=self._books.expected)
@@ -80,7 +80,8 @@ class Ranked(_Composite):
         return best
 
 
-def _named(draft: Draft, part: Proposer) -> Draft:
+def named(draft: Draft, part: Proposer) -> Draft:
+    """The draft with its book, which is that of the part which made it unless it names another."""
     return draft if draft.book or not draft.tokens else draft._replace(book=part.name)
 
 

@@ -8,6 +8,7 @@ from itertools import accumulate
 from operator import mul
 
 from longspan.speculate.acceptance import SequenceBooks
+from longspan.speculate.composite import named
 from longspan.speculate.ngram_edit import NgramEdit
 from longspan.speculate.proposer import Draft
 from longspan.speculate.tree import ROOT, Tree, grafted, path_to
@@ -47,10 +48,9 @@ class Grafts:
             path = path_to(tree, node)
             if any((*before, *draft.tokens)[: len(path)] == path for before, draft in self._made):
                 continue  # the continuation of an earlier one goes the same way
-            draft = self._proposer.propose(path, LENGTH)
+            draft = named(self._proposer.propose(path, LENGTH), self._proposer)
             if not draft.tokens:
                 continue
-            draft = draft._replace(book=draft.book or self._proposer.name)
             self._made.append((path, draft))
             chance = tree.chances[node] if node != ROOT else 1.0
             chances = accumulate(self._books.chances(draft), mul, initial=chance)

@@ -19,9 +19,8 @@ class TreeWindows:
 
     __slots__ = ("_flying", "_grafts", "_in_order", "_ledger", "_observed", "_sequence", "_tree", "_vocabulary")
 
-    def __init__(self, sequence: Sequence, ledger: Ledger, vocabulary: int, grafts: Grafts | None = None) -> None:
-        """vocabulary: its size; drafts that are no tree of its tokens are not sent. grafts: what is added to
-        drafts."""
+    def __init__(self, sequence: Sequence, ledger: Ledger, vocabulary: int, grafts: Grafts) -> None:
+        """vocabulary: its size; drafts that are no tree of its tokens are not sent. grafts: hang more on them."""
         self._sequence = sequence
         self._vocabulary = vocabulary
         self._grafts = grafts
@@ -123,7 +122,7 @@ class TreeWindows:
         return tuple(committed)
 
     def _grown(self, tree: Tree) -> Tree:
-        if self._grafts is None or self._sequence.ended:
+        if self._sequence.ended:
             return tree
         tokens = self._sequence.tokens
         self._grafts.observe(tokens[self._observed :])

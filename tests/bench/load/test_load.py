@@ -51,8 +51,10 @@ def test_the_command_measures_a_server(
     assert json.loads(saved.read_bytes()) == result
     assert "Tiny-Model" in page.read_text(encoding="utf-8")
     assert "6 of 6" in table and "tokens a second" in table
-    # A warm-up before each of the two loads.
+    # A warm-up before each of the two loads, with a prompt that is not measured: its KV would serve that one.
     assert len(engine.requests) == 14
+    warm, *measured = (asked.prompt for asked in engine.requests[:7])
+    assert warm not in measured
 
 
 async def test_a_conversation_carries_its_answers_on(engine: ScriptedEngine) -> None:
