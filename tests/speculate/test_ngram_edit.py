@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,17 +62,30 @@ def test_a_new_name_that_stands_elsewhere_too_does_not_lead_there() -> None:
     assert list(proposer.propose([], 8).tokens) == PASSAGE[20:28]
 
 
-def test_a_text_that_leaves_for_good_is_not_followed() -> None:
-    proposer = copying()
-    for token in range(900, 900 + LONGEST_EDIT):
+@pytest.mark.parametrize(("copied", "new"), [(12, 1), (16, 2), (39, 3)])
+def test_the_longer_the_copy_the_longer_the_edit_that_is_expected(copied: int, new: int) -> None:
+    proposer = copying(copied)
+    for token in range(900, 900 + new):
         proposer.observe([token])
-    assert proposer.propose([], 8).tokens
+        assert proposer.propose([], 8).tokens
     proposer.observe([950])
     assert not proposer.propose([], 8).tokens
 
 
-def test_a_chance_match_is_no_copy() -> None:
-    proposer = copying(written=3)
+def test_a_text_that_leaves_for_good_is_not_followed() -> None:
+    proposer = copying(24)
+    proposer.observe(range(900, 899 + LONGEST_EDIT))
+    proposer.observe([PASSAGE[28]])
+    assert list(proposer.propose([], 2).tokens) == PASSAGE[29:31]
+    proposer = copying(24)
+    proposer.observe(range(900, 901 + LONGEST_EDIT))
+    proposer.observe([PASSAGE[28]])
+    assert not proposer.propose([], 8).tokens
+
+
+@pytest.mark.parametrize("copied", [3, 4, 11])
+def test_a_chance_match_is_no_copy(copied: int) -> None:
+    proposer = copying(copied)
     proposer.observe([900])
     assert not proposer.propose([], 8).tokens
 

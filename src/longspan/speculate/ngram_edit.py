@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from longspan.speculate.ngram_suffix import MAX_TOKENS, NgramSuffix
 from longspan.speculate.proposer import NOTHING, Draft
 
-LEAST_RUN = 4
-"""Copied tokens before a departure that make it an edit of a copy, and not the end of a chance match."""
+LEAST_RUN = 12
+"""Copied tokens before a departure that make it an edit of a copy, and not the end of a chance match: these had 4 to
+10 in novel prose and code, and no text went back to where one had led."""
 
 LONGEST_EDIT = 8
 """Tokens, old or new, that an edit may have; then the place in the source is given up."""
+
+RUN_OF_EDIT = 16
+"""Copied tokens for each further new token that an edit is taken to have until one is found in the source again."""
 
 _LOST = -1
 
@@ -21,9 +25,10 @@ class NgramEdit(NgramSuffix):
 
     After a departure no suffix matches until a whole seed was written again. Until then the draft goes on in the
     source: behind the first place, at most eight tokens on, where the source has the last written token, else one
-    token further for each written one. Such drafts have a book of their own. A match at the place where the copy
-    goes on counts the tokens before the departure too: its rank is the length of the whole run. A match elsewhere
-    that is shorter than this run is taken for chance: the new name stands in other places as well.
+    token further for each written one, for as many as the copy was long enough to promise. Such drafts have a book
+    of their own. A match at the place where the copy goes on counts the tokens before the departure too: its rank is
+    the length of the whole run. A match elsewhere that is shorter than this run is taken for chance: the new name
+    stands in other places as well.
     """
 
     name = "ngram-edit"
@@ -45,7 +50,7 @@ class NgramEdit(NgramSuffix):
     def propose(self, tail: Sequence[int], budget: int) -> Draft:
         end, match = self.find(tail)
         expected = self._expected(len(self.tokens)) if self._place != _LOST else _LOST
-        departed = self._written and not tail and 0 <= expected < len(self.tokens)
+        departed = self._written and not tail and 0 <= expected < len(self.tokens) and self._promises(expected)
         if match and not (departed and end != expected and match < self._run):
             run = match
             if end - len(tail) == expected:
@@ -72,6 +77,10 @@ class NgramEdit(NgramSuffix):
                 return
             else:
                 self._written += 1
+
+    def _promises(self, expected: int) -> bool:
+        """Whether the text is likely to go on in the source at this index."""
+        return self._written <= 1 + self._run // RUN_OF_EDIT or self.tokens[expected - 1] == self.tokens[-1]
 
     def _expected(self, end: int) -> int:
         """Index of the token that should come at index `end` of the stream."""
