@@ -8,8 +8,8 @@ from longspan.speculate.ngram_suffix import MAX_TOKENS, NgramSuffix
 from longspan.speculate.proposer import NOTHING, Draft
 
 LEAST_RUN = 12
-"""Copied tokens before a departure that make it an edit of a copy, and not the end of a chance match: these had 4 to
-10 in novel prose and code, and no text went back to where one had led."""
+"""Copied tokens before a departure that make it an edit of a copy, and not the end of a chance match: these had 4
+to 10 in novel prose and code, and no text went back to where one had led."""
 
 LONGEST_EDIT = 8
 """Tokens, old or new, that an edit may have; then the place in the source is given up."""
@@ -25,10 +25,10 @@ class NgramEdit(NgramSuffix):
 
     After a departure no suffix matches until a whole seed was written again. Until then the draft goes on in the
     source: behind the first place, at most eight tokens on, where the source has the last written token, else one
-    token further for each written one, for as many as the copy was long enough to promise. Such drafts have a book
-    of their own. A match at the place where the copy goes on counts the tokens before the departure too: its rank is
-    the length of the whole run. A match elsewhere that is shorter than this run is taken for chance: the new name
-    stands in other places as well.
+    token further for each written one, for as many as the copy was long enough to promise. Such drafts have a
+    book of their own. A match at the place where the copy goes on counts the tokens before the departure too: its
+    rank is the length of the whole run. A match elsewhere that is shorter than this run is taken for chance: the
+    new name stands in other places as well.
     """
 
     name = "ngram-edit"
