@@ -34,9 +34,9 @@ def speculation(policy: SpeculationPolicy, chance: float = 1.0) -> Speculation:
     )
 
 
-def started(speculation: Speculation, identity: int) -> Windows:
+def started(speculation: Speculation, identity: int, max_tokens: int = 390) -> Windows:
     """A sequence whose first token is there."""
-    sequence = Sequence(identity, SequenceRequest(prompt=(1, 2), max_tokens=390), 0.0, 1000)
+    sequence = Sequence(identity, SequenceRequest(prompt=(1, 2), max_tokens=max_tokens), 0.0, 1000)
     sequence.slot, sequence.status = identity, Status.RUNNING
     windows = speculation.windows(sequence)
     windows.commit(sequence.prefill_span(2), (Sample(0, 1, ANSWER[0]),))
@@ -82,6 +82,15 @@ def test_windows_on_a_guess_fill_what_independent_sequences_leave() -> None:
     for _ in range(10):
         dealer.deal([], [first, second, third], 63, 3, 0.0)
     assert [windows.in_flight for windows in (first, second, third)] == [3, 3, 3]
+
+
+def test_the_last_rows_before_the_token_limit_wait_for_nobody() -> None:
+    dealer = speculation(SpeculationPolicy(width=8, depth=8))
+    windows = started(dealer, 0, max_tokens=20)
+    sent = dealer.deal([windows], [], 63, 1, 0.0)
+    while spans := dealer.deal([], [windows], 63, 1, 0.0):
+        sent += spans
+    assert [len(span.tokens) for span in sent] == [8, 8, 3]
 
 
 def test_a_group_that_is_complete_takes_no_windows_on_a_guess() -> None:

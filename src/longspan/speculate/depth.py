@@ -6,11 +6,13 @@ the wrong draft is back, one trip after that left. With s_k the chance that the 
     tokens of a run  = 1 + sum_k s_k
     seconds of a run = trip + turn * sum_j s_(j w) + what a refill waits behind rows that are void
 
-by renewal; with one window at a time it is sum_(k < w) s_k tokens a trip. A turn is what the slowest stage takes to
-serve every sequence once; when that is longer than a trip around the ring, it takes its place. Wider windows share
-the fixed cost of an iteration, narrower ones come back sooner, so the best width is inside: for one sequence about
-sqrt(fixed cost * tokens of a run / cost of a row). The other sequences are taken to do the same, or what they do
-when that is more: then nobody gains by rows that all together would lose by, and nobody falls behind.
+by renewal; with one window at a time it is sum_(k < w) s_k tokens a trip. While windows of the sequence are on
+their way already, nothing waits for the stages before the slowest one, which have time to spare. A turn is what the
+slowest stage takes to serve every sequence once; when that is longer than a trip around the ring, it takes its
+place. Wider windows share the fixed cost of an iteration, narrower ones come back sooner, so the best width is
+inside: for one sequence about sqrt(fixed cost * tokens of a run / cost of a row). The other sequences are taken to
+do the same, or what they do when that is more: then nobody gains by rows that all together would lose by, and
+nobody falls behind.
 """
 
 from __future__ import annotations
@@ -30,10 +32,9 @@ TAILS = (192, 96, 48, 24, 0)
 MARGIN = 0.05
 """What drafts must be predicted to gain before they are sent at all."""
 
-CLOSE = 0.02
+CLOSE = 0.005
 CLOSE_BESIDE_OTHERS = 0.03
 """Shapes whose predicted rates differ by less are equally good, and the narrowest is taken: others wait for it."""
-
 
 _RESEMBLANCE = 0.04
 """Share by which conditions may differ before shapes are found anew."""
@@ -58,9 +59,9 @@ class Conditions(NamedTuple):
     """What the ring is like now.
 
     seconds: of the slowest stage for an iteration of 0, 1, 2, … rows. spread: seconds of all stages over those of
-    the slowest. link: seconds of a trip outside the stages. rows: most rows of an iteration.
-    sequences: that decode. group: sequences whose windows share an iteration. others: rows of a window of another
-    sequence.
+    the slowest. behind: seconds of the stages behind the slowest, over those of the slowest. link: seconds of a
+    trip outside the stages. rows: most rows of an iteration. sequences: that decode. group: sequences whose windows
+    share an iteration. others: rows of a window of another sequence.
     """
 
     seconds: Sequence[float]
@@ -70,6 +71,7 @@ class Conditions(NamedTuple):
     sequences: int = 1
     group: int = 1
     others: float = 1.0
+    behind: float = 0.0
 
     def cost(self, rows: float) -> float:
         """Seconds of the slowest stage, interpolated, and continued beyond the table."""
@@ -90,6 +92,14 @@ class Conditions(NamedTuple):
     def trip(self, width: float) -> float:
         """Seconds until a window is back when nothing is in its way."""
         return self.link + self.spread * self.iteration(width)
+
+    def hidden(self, width: float) -> float:
+        """Seconds of `trip` for which nobody waits when other windows of the sequence are in flight.
+
+        At most half of what it takes besides the slowest stage: the last windows are waited for in any case.
+        """
+        besides = self.spread - 1
+        return (besides - max(self.behind, besides / 2)) * self.iteration(width)
 
     def turn(self, width: float) -> float:
         """Seconds of the slowest stage until every sequence had its window."""
@@ -115,15 +125,17 @@ def survival_of(chances: Sequence[float], limit: int) -> list[float]:
     return [1.0, *accumulate(chances[:limit], mul)]
 
 
-def best_shape(survival: Sequence[float], conditions: Conditions, drafts: int, *, open_ended: bool) -> Shape:
+def best_shape(
+    survival: Sequence[float], conditions: Conditions, drafts: int, *, open_ended: bool, flowing: bool = False
+) -> Shape:
     """The shape with the highest predicted tokens a second; PLAIN if none gains enough.
 
     survival: s_0 = 1, s_1, … of the drafts that there are or will be. drafts: how many there are now. open_ended:
-    while these are in flight, more can follow.
+    while these are in flight, more can follow. flowing: windows of this sequence are in flight already.
     """
     if drafts < 1:
         return PLAIN
-    run = _Run(survival, None if open_ended else drafts)
+    run = _Run(survival, None if open_ended else drafts, flowing=flowing)
     widths = sorted({*(width for width in WIDTHS if width <= drafts), drafts + 1})
     widths = [width for width in widths if width <= conditions.widest]
     alike = conditions._replace(others=1.0)
@@ -147,10 +159,11 @@ def best_shape(survival: Sequence[float], conditions: Conditions, drafts: int, *
 class _Run:
     """The tokens from one divergence to the next."""
 
-    def __init__(self, survival: Sequence[float], drafts: int | None) -> None:
-        """drafts: how many the sequence has at a time; None: as many as it wants."""
+    def __init__(self, survival: Sequence[float], drafts: int | None, *, flowing: bool) -> None:
+        """drafts: how many the sequence has at a time; None: as many as it wants. flowing: see `best_shape`."""
         self._survival = survival
         self._drafts = drafts
+        self._flowing = flowing
 
     def rates(self, widths: Sequence[int], conditions: Conditions) -> dict[int, tuple[float, float]]:
         """For each width, the tokens a second with one window at a time, and with several."""
@@ -162,6 +175,8 @@ class _Run:
             trip = max(conditions.link + conditions.spread * seconds, turn)
             # One window at a time is drafted anew when it is back.
             alone = sum(self._survival[:width]) / trip
+            if self._flowing:
+                trip = max(trip - conditions.hidden(width), turn)
             own = conditions.cost(width * conditions.group)
             if self._drafts is None:
                 piped = _piped(self._survival, width, trip, max(turn, trip / MAX_DEPTH), own)
@@ -198,14 +213,16 @@ class ShapeTable:
 
     def __init__(self, conditions: Conditions) -> None:
         self.conditions = conditions
-        self._shapes: dict[tuple[int, bool, int, int, int], Shape] = {}
+        self._shapes: dict[tuple[int, bool, bool, int, int, int], Shape] = {}
 
-    def shape(self, chances: Sequence[float], *, others: float, open_ended: bool, remaining: int) -> Shape:
+    def shape(
+        self, chances: Sequence[float], *, others: float, open_ended: bool, flowing: bool, remaining: int
+    ) -> Shape:
         """The shape for a stream.
 
         chances: of each draft, that it is right when those before it are. others: rows of a window of another
-        sequence. open_ended: more drafts, as good as the last, can follow at once. remaining: tokens that the
-        sequence may still get.
+        sequence. open_ended: more drafts, as good as the last, can follow at once. flowing: some of its windows are
+        in flight. remaining: tokens that the sequence may still get.
         """
         drafts = _COUNTED[min(len(chances), remaining - 1, _MOST_COUNTED)]
         if not drafts:
@@ -215,16 +232,19 @@ class ShapeTable:
         key = (
             drafts,
             open_ended,
+            flowing,
             round(_STEPS * math.log2(1 + tokens)),
             tail,
             round(2 * math.log2(max(1.0, others))),
         )
         found = self._shapes.get(key)
         if found is None:
-            chance = _chance(drafts, 2 ** (key[2] / _STEPS) - 1)
+            chance = _chance(drafts, 2 ** (key[3] / _STEPS) - 1)
             survival = [chance**count for count in range(drafts + 1 + tail)]
-            conditions = self.conditions._replace(others=2 ** (key[4] / 2))
-            found = self._shapes[key] = best_shape(survival, conditions, drafts, open_ended=open_ended)
+            conditions = self.conditions._replace(others=2 ** (key[5] / 2))
+            found = self._shapes[key] = best_shape(
+                survival, conditions, drafts, open_ended=open_ended, flowing=flowing
+            )
         return found
 
 

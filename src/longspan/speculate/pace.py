@@ -23,11 +23,13 @@ HEAD_BOOK = "mtp"
 HEAD_DRAFTS = 4
 
 _LATENCY_SMOOTHING = 0.1
+_AS_SLOW = 0.9
 _LOAD_SMOOTHING = 0.1
 _PROBE_WIDTH = 4
 _VARIED = 8
-"""Windows at least so wide take turns with narrower ones: while all have one width, nothing tells the cost of a row
-from that of an iteration, and whoever takes rows for cheap goes on sending many."""
+_VARIED_ONE_IN = 4
+"""Of windows at least so wide, one in so many is narrower: while all have one width, nothing tells the cost of a
+row from that of an iteration, and whoever takes rows for cheap goes on sending many."""
 _HEAD_PROBE_TRIPS = 8
 """How long the head drafts again where it does not pay: one draft would not say whether it would by now."""
 _PROBE_SECONDS = (1.0, 16.0)
@@ -129,7 +131,7 @@ class AutoPace(Pace):
         self._table: ShapeTable | None = None
         self._hopeless = False  # not even certain drafts would pay
         self._link: float | None = None
-        self._spread = 1.0
+        self._shares: list[float] = []  # seconds of each stage over those of the slowest
         self._width = 1.0
         self._known_until = -math.inf
         self._shape_probe = Probe()
@@ -141,11 +143,15 @@ class AutoPace(Pace):
         if not computed or max(computed) <= 0:
             return
         link = max(0.0, trip - sum(timing.finished - timing.received for timing in timings))
-        spread = sum(computed) / max(computed)
+        shares = [seconds / max(computed) for seconds in computed]
         if self._link is None:
-            self._link, self._spread = link, spread
+            self._link = link
+        if len(self._shares) != len(shares):
+            self._shares = shares
         self._link += _LATENCY_SMOOTHING * (link - self._link)
-        self._spread += _LATENCY_SMOOTHING * (spread - self._spread)
+        self._shares = [
+            known + _LATENCY_SMOOTHING * (share - known) for known, share in zip(self._shares, shares, strict=True)
+        ]
         self._learned.observe(rows, max(computed))
         drafting = sum(timing.drafting for timing in timings)
         self.head_share += _LOAD_SMOOTHING * ((drafting > 0) - self.head_share)
@@ -172,7 +178,9 @@ class AutoPace(Pace):
         if seconds is None:
             return
         self._known_until = now + REFRESH_SECONDS
-        bare = Conditions(seconds, self._spread, self._link, self._rows, sequences, group)
+        bare = Conditions(
+            seconds, sum(self._shares), self._link, self._rows, sequences, group, behind=self._behind()
+        )
         drafting = self._with_drafts(bare, 1.0)
         self._decide_on_head(bare, drafting, now)
         # Behind a long match nobody asks the head: what it costs then is not what it costs where it drafts.
@@ -196,14 +204,25 @@ class AutoPace(Pace):
         if conditions.sequences > 1:
             others = (conditions.sequences * self._width - windows.width) / (conditions.sequences - 1)
             others = (1 + others) / 2  # half way: all of it, and nobody would be the first to get narrower
-        shape = self._table.shape(chances, others=others, open_ended=windows.open_ended, remaining=remaining)
+        shape = self._table.shape(
+            chances,
+            others=others,
+            open_ended=windows.open_ended,
+            flowing=windows.in_flight > 0,
+            remaining=remaining,
+        )
         if shape is not PLAIN:
             self._shape_probe.reset()
         elif self._shape_probe.due(now):
             return Shape(min(_PROBE_WIDTH, len(chances) + 1), 1)
-        if shape.width >= _VARIED and windows.sent_windows % 2:
+        if shape.width >= _VARIED and windows.sent_windows % _VARIED_ONE_IN == _VARIED_ONE_IN - 1:
             return shape._replace(width=shape.width - shape.width // 4)
         return shape
+
+    def _behind(self) -> float:
+        """Seconds of the stages behind the slowest, or the first that is nearly so slow, over the slowest's."""
+        slowest = next(index for index, share in enumerate(self._shares) if share >= _AS_SLOW * max(self._shares))
+        return sum(self._shares[slowest + 1 :])
 
     def _seconds(self, history: float) -> list[float] | None:
         """Seconds for 0, 1, 2, … rows; None when the cost is not known yet."""

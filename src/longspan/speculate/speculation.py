@@ -167,7 +167,7 @@ class Speculation:
             if windows.in_flight >= shape.depth:
                 continue
             count = min(shape.width, windows.available)
-            if count <= 0 or (windows.open_ended and 2 * count < shape.width):
+            if count <= 0 or (windows.may_grow and 2 * count < shape.width):
                 continue
             sent = windows.sent_drafts
             survival = survival_of(windows.chances, sent + count)[sent + 1 :]

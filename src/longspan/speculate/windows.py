@@ -114,6 +114,12 @@ class Windows:
         return not self._dry
 
     @property
+    def may_grow(self) -> bool:
+        """True when the next window may have more rows a moment later: it does not end at the token limit yet."""
+        sequence = self._sequence
+        return not self._dry and len(sequence.tokens) + len(self._drafts) < sequence.token_limit - 1
+
+    @property
     def available(self) -> int:
         """Rows that could be sent now, drafts included; 0 while prompt rows are still to be sent."""
         sequence = self._sequence
