@@ -77,7 +77,7 @@ PLANNING: tuple[Measurement, ...] = (
         "How well placing predicts a ring",
         "Stages in processes of their own measure their speed, then they form a ring that decodes: tokens a second "
         "and the memory of the stage that needs most, against what `longspan plan` said beforehand.",
-        "longspan bench plan --rounds 2 --json",
+        "longspan bench plan --rounds 1 --json",
         (Figure("speed of five rings, predicted before they are formed: worst", ("worst",), "off by {:.1%}"),),
         Bars(("rows",), ("stages", "delay_ms", "streams"), ("predicted", "actual")),
     ),

@@ -13,7 +13,7 @@ SPECULATION: tuple[Measurement, ...] = (
         "itself, and trees (`--latency tree`). `identical` says that the tokens are those of `none`. Copied and "
         "novel texts are told apart: what helps one does nothing for the other.",
         "longspan bench wan --texts copy --texts prose --delays 0 --delays 25 --delays 100 --concurrency 1 "
-        "--arms none --arms mtp --arms auto --arms tree --tokens 128 --frontier off --json",
+        "--arms none --arms mtp --arms auto --arms tree --tokens 96 --frontier off --json",
         tuple(
             Figure(
                 f"100 ms each way, one request, {text}: {arm} against no speculation",
@@ -28,9 +28,9 @@ SPECULATION: tuple[Measurement, ...] = (
     Measurement(
         "wan-crowd",
         "Speculation with a crowd",
-        "The same at 100 ms each way, for one, four and eight requests at once: a crowd hides trips too.",
-        "longspan bench wan --texts copy --texts prose --delays 100 --concurrency 1 --concurrency 4 --concurrency "
-        "8 --arms none --arms auto --tokens 64 --frontier off --json",
+        "The same at 100 ms each way, for four and eight requests at once: a crowd hides trips too.",
+        "longspan bench wan --texts copy --texts prose --delays 100 --concurrency 4 --concurrency 8 "
+        "--arms none --arms auto --tokens 48 --frontier off --json",
         tuple(
             Figure(
                 f"100 ms each way, eight requests, {text}: auto against no speculation",

@@ -37,7 +37,7 @@ SPEED: tuple[Measurement, ...] = (
         "What the API adds to a token",
         "One engine asked both ways, A B B A: by a client process that streams completions over HTTP, and by "
         "coroutines that read the engine's streams. Without speculation, so each token is an event.",
-        "longspan bench api --rounds 3 --json",
+        "longspan bench api --rounds 1 --json",
         (
             Figure(
                 "what the API adds to a token, 1 stream",
@@ -92,7 +92,7 @@ SPEED: tuple[Measurement, ...] = (
         "Four streams decode while prompts of 1,500 tokens arrive, over two stages. Mixed iterations against "
         "iterations that hold either decode rows or prefill, A B B A. Ratios are mixed over homogeneous: below 1 "
         "is better for gaps and first tokens, above 1 for throughput.",
-        "longspan bench interference --stages 2 --rounds 2 --json",
+        "longspan bench interference --stages 2 --rounds 1 --json",
         tuple(
             Figure(
                 f"long prompts beside four streams, mixed iterations against homogeneous: {what}",
@@ -113,7 +113,7 @@ SPEED: tuple[Measurement, ...] = (
         "Throughput by concurrent requests",
         "Without speculation, beside llama.cpp's own server out of the same library: the same file, prompts and "
         "threads over HTTP, A B B A in one run.",
-        "longspan bench concurrency --rounds 2 --json",
+        "longspan bench concurrency --rounds 1 --json",
         tuple(
             Figure(
                 f"throughput at {count} request{'s' if count > 1 else ''}, against llama.cpp's own server",

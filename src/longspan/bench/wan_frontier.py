@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -10,8 +11,10 @@ import msgspec
 from longspan.bench.wan import WARM_UP_TOKENS, Arm, Wan, running
 
 TEXT = "copy"
-RUNS = 2
 PROPOSER = "auto"
+LEAST_RUNS, MOST_RUNS = 2, 6
+SECONDS = 8.0
+"""A cell is measured again until so many seconds have passed: runs of fast ones are short, and differ more."""
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -48,22 +51,25 @@ async def measure_frontier(
 ) -> Frontier:
     """Every cell with an engine of its own; `auto` runs before each row of cells and at the end."""
 
-    async def rate(arm: Arm) -> float:
-        return (await wan.run(arm, TEXT, 1, tokens)).tokens_per_second
+    async def rates(arm: Arm) -> list[float]:
+        found: list[float] = []
+        enough = time.perf_counter() + SECONDS
+        while len(found) < LEAST_RUNS or (len(found) < MOST_RUNS and time.perf_counter() < enough):
+            found.append((await wan.run(arm, TEXT, 1, tokens)).tokens_per_second)
+        return found
 
     cells: list[Cell] = []
     automatic: list[float] = []
     async with running(wan.options(delay_ms, PROPOSER)) as auto:
         await wan.run(auto, TEXT, 1, tokens)
         for width in widths:
-            automatic.append(await rate(auto))
+            automatic += await rates(auto)
             for depth in depths:
                 report(f"{TEXT}, {delay_ms:g} ms: width {width}, depth {depth}")
                 async with running(wan.options(delay_ms, PROPOSER, (width, depth))) as arm:
                     await wan.run(arm, TEXT, 1, WARM_UP_TOKENS)
-                    rates = [await rate(arm) for _ in range(RUNS)]
-                cells.append(Cell(width, depth, statistics.median(rates)))
-        automatic.append(await rate(auto))
+                    cells.append(Cell(width, depth, statistics.median(await rates(arm))))
+        automatic += await rates(auto)
     best = max(cells, key=lambda cell: cell.tokens_per_second)
     found = statistics.median(automatic)
     inside = min(widths) < best.width < max(widths) and min(depths) < best.depth < max(depths)

@@ -102,7 +102,7 @@ def bench_wan(
         stages,
         threads,
     )
-    widths, depths = ((4, 16, 48), (1, 4, 16)) if quick else ((2, 4, 8, 16, 24, 48), (1, 2, 4, 8, 16))
+    widths, depths = ((4, 24, 63), (1, 4, 16)) if quick else ((2, 4, 8, 16, 32, 63), (1, 2, 4, 8, 16))
 
     async def measure() -> tuple[WanFigures, Frontier | None]:
         wan = Wan(plan, source, show)
