@@ -11,7 +11,7 @@ from longspan.schedule.span import Sample, StageTiming
 from longspan.speculate.acceptance import CommonBooks, SequenceBooks
 from longspan.speculate.depth import PLAIN
 from longspan.speculate.ledger import Ledger
-from longspan.speculate.pace import AutoPace, FixedPace, Probe
+from longspan.speculate.pace import AutoPace, FixedPace
 from longspan.speculate.windows import Windows
 from tests.speculate.proposers import Foreseeing
 
@@ -141,7 +141,7 @@ def test_a_head_that_costs_more_than_it_brings_is_switched_off() -> None:
             first, last = timings()
             drafting = msgspec.structs.replace(last, finished=last.finished + seconds, drafting=seconds)
             pace.measured(2 * 0.0042 + seconds, [first, drafting], 3)
-        assert pace.head_seconds == pytest.approx(seconds)
+        assert pace.head.seconds == pytest.approx(seconds)
         pace.refresh(1, 1, 100.0, 0.0)
         assert pace.head_wanted is wanted
 
@@ -156,7 +156,7 @@ def test_what_the_head_takes_counts_as_often_as_it_drafts() -> None:
         pace.refresh(1, 1, 100.0, 1.0 if drafts else 2.0)
         assert pace.conditions is not None and pace.head_wanted
         assert pace.conditions.cost(1) == pytest.approx(cost(1, 100.0) + 0.002 * share, rel=0.02)
-        assert pace.head_seconds == pytest.approx(0.002)
+        assert pace.head.seconds == pytest.approx(0.002)
 
 
 def test_some_wide_windows_are_narrower() -> None:
@@ -186,10 +186,3 @@ def test_where_not_even_certain_drafts_pay_nobody_is_asked() -> None:
     # But now and then it is tried: what was measured may not be true any more.
     assert pace.asks(1.2) and pace.shape(windows, 1.2).width > 1
     assert not pace.asks(1.3)
-
-
-def test_a_probe_waits_longer_each_time_and_starts_anew_after_a_success() -> None:
-    probe = Probe()
-    assert [now for now in range(80) if probe.due(float(now))] == [1, 3, 7, 15, 31, 47, 63, 79]
-    probe.reset()
-    assert [now for now in range(100, 110) if probe.due(float(now))] == [101, 103, 107]

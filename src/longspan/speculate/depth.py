@@ -30,7 +30,9 @@ TAILS = (192, 96, 48, 24, 0)
 """Drafts by which a stream is taken to go on beyond those that it has, as windows come back: what may be needed."""
 
 MARGIN = 0.05
-"""What drafts must be predicted to gain before they are sent at all."""
+MARGIN_BESIDE_OTHERS = 0.1
+"""What drafts must be predicted to gain before they are sent at all: with a crowd there is less to gain, and what
+stages that are busy at the same time take is known less well."""
 
 CLOSE = 0.005
 CLOSE_BESIDE_OTHERS = 0.03
@@ -120,6 +122,11 @@ class Conditions(NamedTuple):
         return max(1, self.rows // self.group)
 
 
+def margin(sequences: int) -> float:
+    """What drafts must be predicted to gain, as a share, when so many sequences decode."""
+    return MARGIN if sequences == 1 else MARGIN_BESIDE_OTHERS
+
+
 def survival_of(chances: Sequence[float], limit: int) -> list[float]:
     """s_0 = 1, s_1, …: the chance that the first k drafts are all right; at most `limit` drafts."""
     return [1.0, *accumulate(chances[:limit], mul)]
@@ -142,7 +149,7 @@ def best_shape(
     plain = 1 / max(alike.trip(1), alike.turn(1))
     rates = run.rates(widths, alike)
     best = max(map(max, rates.values()), default=0.0)
-    if best < plain * (1 + MARGIN):
+    if best < plain * (1 + margin(conditions.sequences)):
         return PLAIN
     gain = best / plain
     if conditions.others > 1:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from longspan.schedule.span import StageTiming
 from longspan.speculate.acceptance import CommonBooks
 from longspan.speculate.credits import Credits
-from longspan.speculate.depth import MARGIN, PLAIN, Conditions, Shape, ShapeTable, best_shape, survival_of
+from longspan.speculate.depth import PLAIN, Conditions, Shape, ShapeTable, best_shape
+from longspan.speculate.head_switch import HeadSwitch
+from longspan.speculate.probe import Probe
 from longspan.speculate.window_cost import WindowCost
 from longspan.speculate.windows import Windows
 
@@ -19,9 +21,6 @@ Cost = Callable[[int, float], float]
 REFRESH_SECONDS = 0.25
 """How old the conditions may be that shapes are chosen for."""
 
-HEAD_BOOK = "mtp"
-HEAD_DRAFTS = 4
-
 _LATENCY_SMOOTHING = 0.1
 _AS_SLOW = 0.9
 _LOAD_SMOOTHING = 0.1
@@ -30,39 +29,8 @@ _VARIED = 8
 _VARIED_ONE_IN = 4
 """Of windows at least so wide, one in so many is narrower: while all have one width, nothing tells the cost of a
 row from that of an iteration, and whoever takes rows for cheap goes on sending many."""
-_HEAD_PROBE_TRIPS = 8
-"""How long the head drafts again where it does not pay: one draft would not say whether it would by now."""
-_PROBE_SECONDS = (1.0, 16.0)
 _CERTAIN = (1.0,) * 33
 _TABLE_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-
-
-class Probe:
-    """Lets something that was switched off try again, each time after twice the pause, up to a limit."""
-
-    def __init__(self) -> None:
-        self._pause = _PROBE_SECONDS[0]
-        self._due: float | None = None
-
-    def due(self, now: float) -> bool:
-        """True when it is time; the next time is later."""
-        if self._due is None:
-            self._due = now + self._pause
-            return False
-        if now < self._due:
-            return False
-        self._pause = min(2 * self._pause, _PROBE_SECONDS[1])
-        self._due = now + self._pause
-        return True
-
-    def near(self, now: float) -> bool:
-        """True when `due` would say so, or was not asked yet."""
-        return self._due is None or now >= self._due
-
-    def reset(self) -> None:
-        """It is on again by its own merit."""
-        self._pause = _PROBE_SECONDS[0]
-        self._due = None
 
 
 class Pace(abc.ABC):
@@ -114,20 +82,15 @@ class FixedPace(Pace):
 
 
 class AutoPace(Pace):
-    """The shape that gives all sequences together most tokens a second, by prediction.
-
-    head_seconds: what the head's drafts cost an iteration that has some. head_share: of the iterations.
-    """
+    """The shape that gives all sequences together most tokens a second, by prediction."""
 
     def __init__(self, books: CommonBooks, rows: int, cost: Cost | None = None) -> None:
         """rows: most rows of an iteration with a decode row. cost: None: learned from what is measured."""
         super().__init__(32)
-        self._books = books
+        self.head = HeadSwitch(books)
         self._learned = WindowCost()
         self._cost = self._learned if cost is None else cost
         self._rows = rows
-        self.head_seconds = 0.0
-        self.head_share = 0.0
         self._table: ShapeTable | None = None
         self._hopeless = False  # not even certain drafts would pay
         self._link: float | None = None
@@ -135,8 +98,6 @@ class AutoPace(Pace):
         self._width = 1.0
         self._known_until = -math.inf
         self._shape_probe = Probe()
-        self._head_probe = Probe()
-        self._head_tried_until = -math.inf
 
     def measured(self, trip: float, timings: Sequence[StageTiming], rows: int) -> None:
         computed = [timing.finished - timing.started - timing.drafting for timing in timings]
@@ -153,11 +114,7 @@ class AutoPace(Pace):
             known + _LATENCY_SMOOTHING * (share - known) for known, share in zip(self._shares, shares, strict=True)
         ]
         self._learned.observe(rows, max(computed))
-        drafting = sum(timing.drafting for timing in timings)
-        self.head_share += _LOAD_SMOOTHING * ((drafting > 0) - self.head_share)
-        if drafting > 0:
-            known = self.head_seconds or drafting
-            self.head_seconds = known + _LATENCY_SMOOTHING * (drafting - known)
+        self.head.measured(sum(timing.drafting for timing in timings))
 
     @property
     def drafts_early(self) -> bool:
@@ -181,10 +138,8 @@ class AutoPace(Pace):
         bare = Conditions(
             seconds, sum(self._shares), self._link, self._rows, sequences, group, behind=self._behind()
         )
-        drafting = self._with_drafts(bare, 1.0)
-        self._decide_on_head(bare, drafting, now)
-        # Behind a long match nobody asks the head: what it costs then is not what it costs where it drafts.
-        conditions = self._with_drafts(bare, self.head_share) if self.head_wanted else bare
+        self.head_wanted = self.head.decide(bare, now)
+        conditions = self.head.with_drafts(bare) if self.head_wanted else bare
         if known is None or not known.resembles(conditions):
             self.conditions = self.credits.conditions = conditions
             self._table = ShapeTable(conditions)
@@ -235,26 +190,3 @@ class AutoPace(Pace):
             step = max(0.0, after - before) / (high - low)  # more rows are never predicted to take less time
             table += [table[-1] + step * count for count in range(1, high - low + 1)]
         return table
-
-    def _with_drafts(self, bare: Conditions, share: float) -> Conditions:
-        """What the ring is like while the head drafts: on the last stage, whichever stage is the slowest.
-
-        share: of the iterations in which it does.
-        """
-        seconds = share * self.head_seconds
-        return bare._replace(
-            seconds=[cost + seconds for cost in bare.seconds],
-            link=max(0.0, bare.link - (bare.spread - 1) * seconds),
-        )
-
-    def _decide_on_head(self, bare: Conditions, drafting: Conditions, now: float) -> None:
-        """Whether drafts of the head would pay for themselves; when not, they are tried again on a timer."""
-        chances = self._books.chances(HEAD_BOOK, HEAD_DRAFTS)
-        shape = best_shape(survival_of(chances, HEAD_DRAFTS), drafting, HEAD_DRAFTS, open_ended=False)
-        plain = bare.sequences / max(bare.trip(1), bare.turn(1))
-        pays = shape.rate > plain * (1 + MARGIN)
-        if pays:
-            self._head_probe.reset()
-        elif self._head_probe.due(now):
-            self._head_tried_until = now + _HEAD_PROBE_TRIPS * max(bare.trip(1), bare.turn(1))
-        self.head_wanted = pays or now < self._head_tried_until
