@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sized
 from operator import attrgetter
 
 from longspan.schedule.admission import Admission
 from longspan.schedule.geometry import NO_ROWS, ExactShape, decode_shape, window_shape
+from longspan.schedule.lanes import lane
 from longspan.schedule.roster import Roster
 from longspan.schedule.span import Span
 from longspan.schedule.speculator import Speculator
@@ -17,8 +19,16 @@ _SLOT = attrgetter("slot")
 class Decoding:
     """Chooses who decodes, and makes the spans, in slot order."""
 
-    def __init__(self, roster: Roster, admission: Admission, speculator: Speculator | None) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        admission: Admission,
+        speculator: Speculator | None,
+        in_flight: Sized,
+    ) -> None:
+        """in_flight: the iterations that are on their way."""
         self._roster = roster
+        self._in_flight = in_flight
         self._admission = admission
         self._speculator = speculator
 
@@ -36,10 +46,28 @@ class Decoding:
         ready, limits = self._roster.ready, self._roster.limits
         slots: list[int] = []
         while len(ready) and not slots:
-            slots = ready.take(min(self._share, limits.free_rows))
+            slots = self._lane(min(self._share, limits.free_rows))
+            if not slots:
+                break
             if limits.pooled:
                 slots = self._admission.make_room(slots)  # in need, those that were taken are preempted
         return slots
+
+    def _lane(self, size: int) -> list[int]:
+        """Take the ready slots of a lane whose rest is not on its way; see `lanes.lane`."""
+        roster, ready = self._roster, self._roster.ready
+        if roster.policy.lanes > 1 and size > 1:
+            coming = [
+                sequence.slot
+                for sequence in roster.decoding.values()
+                if sequence.slot not in ready and not (sequence.tail is not None and sequence.tail.runs_ahead)
+            ]
+            slots = lane(ready.slots, coming, size, ready.cursor)
+            if slots:
+                return ready.take_these(slots)
+            if len(self._in_flight):
+                return []
+        return ready.take(size)
 
     @property
     def _share(self) -> int:

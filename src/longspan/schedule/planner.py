@@ -65,11 +65,11 @@ class Planner:
         self.last_completed: PlanRecord | None = None
         self._roster = Roster(limits, self.policy)
         self._admission = Admission(self._roster)
-        self._decoding = Decoding(self._roster, self._admission, speculator)
         self._filling = Filling(self._roster, self._admission)
         self._pacing = Pacing(self.policy)
         self._counters = Counters()
         self._in_flight: deque[PlanRecord] = deque()
+        self._decoding = Decoding(self._roster, self._admission, speculator, self._in_flight)
         self._unlearned: tuple[PlanRecord, IterationResult, float] | None = None
         self._next_sequence = 0
         self._next_iteration = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 
 
 class ReadySlots:
@@ -18,6 +19,23 @@ class ReadySlots:
 
     def __len__(self) -> int:
         return len(self._slots)
+
+    @property
+    def slots(self) -> Sequence[int]:
+        """All of them, ascending. Not to be changed."""
+        return self._slots
+
+    @property
+    def cursor(self) -> int:
+        """The slot from which on they have their turn."""
+        return self._cursor
+
+    def take_these(self, slots: list[int]) -> list[int]:
+        """Remove these, which are there and ascending, and return them."""
+        leaving = set(slots)
+        self._slots = [slot for slot in self._slots if slot not in leaving]
+        self._cursor = slots[-1] + 1
+        return slots
 
     def __contains__(self, slot: int) -> bool:
         index = bisect.bisect_left(self._slots, slot)

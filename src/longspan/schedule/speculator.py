@@ -17,6 +17,11 @@ class Tail(Protocol):
         """Whether the last stage's head shall draft from the row that ends the prompt."""
         ...
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether windows follow each other on guesses, so that one that is back tells nothing of the others."""
+        ...
+
     def commit(self, span: Span, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """Take over what the ring computed for a span of the running epoch; the samples that were committed."""
         ...

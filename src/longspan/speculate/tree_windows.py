@@ -53,6 +53,11 @@ class TreeWindows:
         return DraftRequest.ALWAYS
 
     @property
+    def runs_ahead(self) -> bool:
+        """A tree grows from what the one before it has become."""
+        return False
+
+    @property
     def again(self) -> int:
         """Rows of the next span before its tree: the accepted branch, and the last committed token."""
         return len(self._sequence.tokens) - self._start

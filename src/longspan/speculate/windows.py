@@ -98,6 +98,11 @@ class Windows:
         return len(self._in_flight)
 
     @property
+    def runs_ahead(self) -> bool:
+        """Whether further windows leave before the first is back."""
+        return self.depth > 1
+
+    @property
     def sent_drafts(self) -> int:
         """Drafts at the head of the stream that are on their way."""
         sequence = self._sequence
