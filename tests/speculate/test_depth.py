@@ -167,3 +167,14 @@ def test_conditions_that_hardly_differ_resemble_each_other() -> None:
 def test_costs_beyond_the_table_go_on_like_its_end() -> None:
     assert FAR.cost(100) == pytest.approx(FIXED + BY_ROW * 100)
     assert FAR.cost(2.5) == pytest.approx(FIXED + BY_ROW * 2.5)
+
+
+def test_beside_others_a_window_has_to_be_worth_a_pass_of_its_own() -> None:
+    crowd = NEAR._replace(sequences=8, group=8)
+    rate = 8 / crowd.turn(1)
+    fair = rate * crowd.cost(3)  # tokens that all together lose meanwhile
+    assert crowd.pays_beside(1.2 * fair, 4) and not crowd.pays_beside(fair, 4)
+    # Far away the stages wait most of the time, and the others lose less.
+    far = FAR._replace(sequences=8, group=4)
+    assert far.pays_beside(fair / 2, 4)
+    assert NEAR.pays_beside(0.0, 4), "one alone delays nobody"

@@ -107,6 +107,19 @@ class Conditions(NamedTuple):
         """Seconds of the slowest stage until every sequence had its window."""
         return self.iteration(width) * self.sequences / self.group
 
+    def pays_beside(self, expected: float, width: int) -> bool:
+        """Whether a window is worth the time of the others that share its iteration.
+
+        expected: drafts of it that come true. Sequences with one row each pass a stage together; whoever has more
+        takes a pass of its own for them, and all wait for that.
+        """
+        if self.sequences == 1:
+            return True
+        extra = self.cost(width) - self.cost(1) if self.group == 1 else self.cost(width - 1)
+        trip, turn = self.trip(1), self.turn(1)
+        price = self.sequences / turn if turn >= trip else self.spread * self.group / trip
+        return expected >= (1 + MARGIN_BESIDE_OTHERS) * price * extra
+
     def resembles(self, other: Conditions) -> bool:
         """True when the other's shapes would hardly be different."""
         return (
