@@ -56,7 +56,8 @@ class Decoding:
     def _lane(self, size: int) -> list[int]:
         """Take the ready slots of a lane whose rest is not on its way; see `lanes.lane`."""
         roster, ready = self._roster, self._roster.ready
-        if roster.policy.lanes > 1 and size > 1:
+        waits = self._speculator is None or self._speculator.crowded  # on a long ring with drafts that costs more
+        if roster.policy.lanes > 1 and size > 1 and waits:
             coming = [
                 sequence.slot
                 for sequence in roster.decoding.values()

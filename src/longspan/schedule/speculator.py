@@ -34,6 +34,11 @@ class Tail(Protocol):
 class Speculator(Protocol):
     """Deals the rows of an iteration to the windows of sequences. Times are the planner's."""
 
+    @property
+    def crowded(self) -> bool:
+        """Whether the slowest stage is busy for most of a trip around the ring."""
+        ...
+
     def windows(self, sequence: Any) -> Any:
         """The tail of a new sequence."""
         ...

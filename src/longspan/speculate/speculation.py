@@ -68,6 +68,12 @@ class Speculation:
         else:
             self.pace = AutoPace(self.books, rows, cost)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether the slowest stage is busy for most of a trip, by what is measured."""
+        conditions = self.pace.conditions
+        return conditions is not None and 2 * conditions.turn(1) > conditions.trip(1)
+
     def windows(self, sequence: Stream) -> Windows:
         """The windows of a new sequence."""
         books = SequenceBooks(self.books)

@@ -35,6 +35,11 @@ class TreeSpeculation:
         self._pace = AutoPace(self._books, rows)
         self._back = 0  # rows of the newest result
 
+    @property
+    def crowded(self) -> bool:
+        """There is one sequence only."""
+        return False
+
     def windows(self, sequence: Stream) -> TreeWindows:
         """The windows of a new sequence."""
         return TreeWindows(sequence, self.ledger, self._vocabulary, Grafts(SequenceBooks(self._books)))
