@@ -143,15 +143,14 @@ def test_a_class_stands_for_its_streams(chance: float, drafts: int) -> None:
     found = table.shape([chance] * drafts, others=1.0, open_ended=False, flowing=False, remaining=300)
     exact = chain(chance, drafts, FAR)
     assert found.gain == pytest.approx(exact.gain, rel=0.1)
-    alike = found.gain == pytest.approx(exact.gain, rel=0.03)
-    assert alike or 1 in (found.width, exact.width) or 0.6 <= found.width / exact.width <= 1.7
+    assert 1 in (found.width, exact.width) or 0.6 <= found.width / exact.width <= 1.7
 
 
 def test_while_windows_are_on_their_way_wider_ones_cost_less_time() -> None:
     """The stage before the slowest one has time to spare; of the stages behind it the last window waits for all."""
     ring = FAR._replace(spread=1.8)
     shapes = [
-        best_shape(survival(0.99, 100), ring._replace(behind=behind), 64, open_ended=True, flowing=flowing)
+        best_shape(survival(0.999, 250), ring._replace(behind=behind), 64, open_ended=True, flowing=flowing)
         for behind, flowing in ((0.0, True), (0.8, True), (0.0, False))
     ]
     assert shapes[0].width > shapes[1].width == shapes[2].width
@@ -171,10 +170,13 @@ def test_costs_beyond_the_table_go_on_like_its_end() -> None:
 
 def test_beside_others_a_window_has_to_be_worth_a_pass_of_its_own() -> None:
     crowd = NEAR._replace(sequences=8, group=8)
-    rate = 8 / crowd.turn(1)
-    fair = rate * crowd.cost(3)  # tokens that all together lose meanwhile
-    assert crowd.pays_beside(1.2 * fair, 4) and not crowd.pays_beside(fair, 4)
+    fair = 8 / crowd.turn(1) * crowd.cost(31)  # tokens that all together lose meanwhile
+
+    def bringing(tokens: float) -> list[float]:
+        return [tokens / 31, *[1.0] * 30]
+
+    assert crowd.pays_beside(bringing(1.2 * fair), 32) and not crowd.pays_beside(bringing(fair), 32)
     # Far away the stages wait most of the time, and the others lose less.
     far = FAR._replace(sequences=8, group=4)
-    assert far.pays_beside(fair / 2, 4)
-    assert NEAR.pays_beside(0.0, 4), "one alone delays nobody"
+    assert far.pays_beside(bringing(fair / 2), 32)
+    assert NEAR.pays_beside([0.0] * 3, 4), "one alone delays nobody"

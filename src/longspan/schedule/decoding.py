@@ -58,10 +58,11 @@ class Decoding:
         roster, ready = self._roster, self._roster.ready
         waits = self._speculator is None or self._speculator.crowded  # on a long ring with drafts that costs more
         if roster.policy.lanes > 1 and size > 1 and waits:
+            here = set(ready.slots)
             coming = [
                 sequence.slot
                 for sequence in roster.decoding.values()
-                if sequence.slot not in ready and not (sequence.tail is not None and sequence.tail.runs_ahead)
+                if sequence.slot not in here and not (sequence.tail is not None and sequence.tail.runs_ahead)
             ]
             slots = lane(ready.slots, coming, size, ready.cursor)
             if slots:

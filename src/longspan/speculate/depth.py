@@ -34,7 +34,7 @@ MARGIN_BESIDE_OTHERS = 0.1
 """What drafts must be predicted to gain before they are sent at all: with a crowd there is less to gain, and what
 stages that are busy at the same time take is known less well."""
 
-CLOSE = 0.005
+CLOSE = 0.02
 CLOSE_BESIDE_OTHERS = 0.03
 """Shapes whose predicted rates differ by less are equally good, and the narrowest is taken: others wait for it."""
 
@@ -107,17 +107,18 @@ class Conditions(NamedTuple):
         """Seconds of the slowest stage until every sequence had its window."""
         return self.iteration(width) * self.sequences / self.group
 
-    def pays_beside(self, expected: float, width: int) -> bool:
+    def pays_beside(self, chances: Sequence[float], width: int) -> bool:
         """Whether a window is worth the time of the others that share its iteration.
 
-        expected: drafts of it that come true. Sequences with one row each pass a stage together; whoever has more
-        takes a pass of its own for them, and all wait for that.
+        chances: of each draft, that it is right when those before it are. Sequences with one row each pass a
+        stage together; whoever has more takes a pass of its own for them, and all wait for that.
         """
         if self.sequences == 1:
             return True
         extra = self.cost(width) - self.cost(1) if self.group == 1 else self.cost(width - 1)
         trip, turn = self.trip(1), self.turn(1)
         price = self.sequences / turn if turn >= trip else self.spread * self.group / trip
+        expected: float = sum(accumulate(chances[: width - 1], mul))
         return expected >= (1 + MARGIN_BESIDE_OTHERS) * price * extra
 
     def resembles(self, other: Conditions) -> bool:

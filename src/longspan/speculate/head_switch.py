@@ -52,11 +52,10 @@ class HeadSwitch:
         """Whether drafts of the head would pay for themselves, or are tried again."""
         chances = self._books.chances(HEAD_BOOK, HEAD_DRAFTS)
         drafting = self.with_drafts(bare, 1.0)
-        survival = survival_of(chances, HEAD_DRAFTS)
-        shape = best_shape(survival, drafting, HEAD_DRAFTS, open_ended=False)
+        shape = best_shape(survival_of(chances, HEAD_DRAFTS), drafting, HEAD_DRAFTS, open_ended=False)
         trip = max(bare.trip(1), bare.turn(1))
         pays = shape.rate > bare.sequences / trip * (1 + margin(bare.sequences))
-        pays = pays and drafting.pays_beside(sum(survival[1 : shape.width]), shape.width)
+        pays = pays and drafting.pays_beside(chances, shape.width)
         probe = self._probes.setdefault(bare.sequences.bit_length(), Probe())
         length = max(_LEAST_PROBE_TRIPS, math.ceil(_PROBE_DRAFTS / bare.sequences)) * trip
         if pays:

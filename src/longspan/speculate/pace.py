@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from longspan.schedule.span import StageTiming
 from longspan.speculate.acceptance import CommonBooks
 from longspan.speculate.credits import Credits
-from longspan.speculate.depth import PLAIN, Conditions, Shape, ShapeTable, best_shape, survival_of
+from longspan.speculate.depth import PLAIN, Conditions, Shape, ShapeTable, best_shape
 from longspan.speculate.head_switch import HeadSwitch
 from longspan.speculate.probe import Probe
 from longspan.speculate.window_cost import WindowCost
@@ -166,9 +166,7 @@ class AutoPace(Pace):
             flowing=windows.in_flight > 0,
             remaining=remaining,
         )
-        if shape is not PLAIN and not conditions.pays_beside(
-            sum(survival_of(chances, shape.width - 1)[1:]), shape.width
-        ):
+        if shape is not PLAIN and not conditions.pays_beside(chances, shape.width):
             shape = PLAIN
         if shape is not PLAIN:
             self._shape_probe.reset()
