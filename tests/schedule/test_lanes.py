@@ -24,6 +24,12 @@ def test_halves_wait_for_each_other_and_not_past_each_other() -> None:
     assert lane(list(range(8)), [], 4, 0) == [0, 1, 2, 3]
 
 
+def test_who_runs_ahead_keeps_its_place_and_is_waited_for_by_nobody() -> None:
+    assert lane([1, 2, 3], [4, 5, 6, 7], 4, 0, ahead=[0]) == [1, 2, 3]
+    assert lane([1], [2, 4, 5, 6, 7], 4, 0, ahead=[0, 3]) == []
+    assert lane([1, 2], [3, 4, 5, 6, 7], 4, 0, ahead=[0]) == [1, 2]
+
+
 def test_lanes_take_turns() -> None:
     assert lane(list(range(6)), [], 2, 2) == [2, 3]
     assert lane(list(range(6)), [], 2, 5) == [0, 1]

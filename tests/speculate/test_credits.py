@@ -61,3 +61,11 @@ def test_a_window_is_worth_less_the_busier_the_stage_is() -> None:
     assert not alone.worth(unlikely, rate)
     assert not crowded.worth(likely, rate)
     assert crowded.worth([0.999] * 8, rate)
+
+
+def test_running_ahead_beside_others_has_to_bring_what_leaving_them_costs() -> None:
+    credits_ = Credits()
+    for sequences, enough in ((1, True), (2, False)):
+        credits_.conditions = CONDITIONS._replace(link=1.0, sequences=sequences)
+        assert credits_.worth([0.4], 10.0) is enough
+    assert credits_.worth([0.9, 0.8], 10.0)

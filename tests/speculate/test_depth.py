@@ -168,15 +168,6 @@ def test_costs_beyond_the_table_go_on_like_its_end() -> None:
     assert FAR.cost(2.5) == pytest.approx(FIXED + BY_ROW * 2.5)
 
 
-def test_beside_others_a_window_has_to_be_worth_a_pass_of_its_own() -> None:
-    crowd = NEAR._replace(sequences=8, group=8)
-    fair = 8 / crowd.turn(1) * crowd.cost(31)  # tokens that all together lose meanwhile
-
-    def bringing(tokens: float) -> list[float]:
-        return [tokens / 31, *[1.0] * 30]
-
-    assert crowd.pays_beside(bringing(1.2 * fair), 32) and not crowd.pays_beside(bringing(fair), 32)
-    # Far away the stages wait most of the time, and the others lose less.
-    far = FAR._replace(sequences=8, group=4)
-    assert far.pays_beside(bringing(fair / 2), 32)
-    assert NEAR.pays_beside([0.0] * 3, 4), "one alone delays nobody"
+def test_every_pass_costs_what_an_iteration_of_one_row_does() -> None:
+    assert FAR.cost_of_passes(1, 9) == FAR.cost(9)
+    assert FAR.cost_of_passes(3, 9) == pytest.approx(3 * FAR.cost(1) + 6 * BY_ROW)

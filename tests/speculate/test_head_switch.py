@@ -32,7 +32,7 @@ def test_one_alone_gains_by_drafts_that_a_crowd_loses_by() -> None:
     assert not head.decide(conditions(16, 0.0), 0.1)
 
 
-@pytest.mark.parametrize(("sequences", "trips"), [(1, 8), (2, 4), (8, 2), (32, 2)])
+@pytest.mark.parametrize(("sequences", "trips"), [(1, 8), (2, 4), (8, 3), (32, 3)])
 def test_trying_again_takes_little_of_the_time(sequences: int, trips: int) -> None:
     """The more answers there are, the sooner a probe tells."""
     head = switch(0.05)
@@ -55,3 +55,32 @@ def test_what_the_head_takes_counts_as_often_as_it_drafted() -> None:
     assert head.with_drafts(bare).cost(1) == pytest.approx(bare.cost(1) + HEAD_SECONDS * 0.9**7, rel=1e-3)
     # It drafts on one stage, so a trip grows by that, and not by as much for every stage.
     assert head.with_drafts(bare, 1.0).trip(1) == pytest.approx(bare.trip(1) + HEAD_SECONDS)
+
+
+def test_in_a_crowd_what_came_counts_for_more_than_what_was_predicted() -> None:
+    ring = conditions(8, 0.2)
+    head = switch(0.7)
+    assert head.decide(ring, 0.0), "by prediction it pays"
+    predicted = 8 / ring.trip(1)
+    now = 0.0
+    wanted: list[bool] = []
+    for _ in range(100):
+        now += 0.25
+        # Drafts bring a tenth less than there is without them.
+        head.committed(round(0.25 * predicted * (0.9 if head_on(wanted) else 1.0)), alone=True)
+        wanted.append(head.decide(ring, now))
+    assert not wanted[-1] and sum(wanted) < 40
+
+
+def head_on(wanted: list[bool]) -> bool:
+    return wanted[-1] if wanted else True
+
+
+def test_what_comes_with_prompts_or_after_a_pause_tells_nothing() -> None:
+    ring = conditions(8, 0.2)
+    for pause, alone in ((0.25, False), (30.0, True)):
+        head = switch(0.7)
+        head.decide(ring, 0.0)
+        for count in range(1, 40):
+            head.committed(0, alone=alone)
+            assert head.decide(ring, count * pause)

@@ -49,7 +49,7 @@ def believed(books: CommonBooks) -> Windows:
 
 def measured(pace: AutoPace, link: float) -> None:
     for _ in range(60):
-        pace.measured(link + 2 * 0.0042, timings(), 1)
+        pace.measured(link + 2 * 0.0042, timings(), 1, 1)
 
 
 def test_fixed_is_fixed() -> None:
@@ -63,7 +63,7 @@ def test_nothing_is_sent_ahead_before_anything_was_measured() -> None:
     pace = AutoPace(CommonBooks(), 63, cost)
     pace.refresh(1, 1, 10.0, 0.0)
     assert pace.shape(stream(1.0, CommonBooks()), 0.0) == PLAIN
-    pace.measured(1.0, [], 1)
+    pace.measured(1.0, [], 1, 1)
     pace.refresh(1, 1, 10.0, 1.0)
     assert pace.conditions is None
 
@@ -79,7 +79,7 @@ def test_latency_is_what_a_trip_takes_outside_the_stages_and_their_queues() -> N
     pace = AutoPace(CommonBooks(), 63, cost)
     waited = [StageTiming(0, 0.0, 0.01, 0.0142), StageTiming(1, 50.0, 50.02, 50.0242)]
     for _ in range(100):
-        pace.measured(0.2 + 0.0142 + 0.0242, waited, 1)
+        pace.measured(0.2 + 0.0142 + 0.0242, waited, 1, 1)
     pace.refresh(1, 1, 500.0, 0.0)
     assert pace.conditions is not None
     assert pace.conditions.link == pytest.approx(0.2)
@@ -140,7 +140,7 @@ def test_a_head_that_costs_more_than_it_brings_is_switched_off() -> None:
         for _ in range(60):
             first, last = timings()
             drafting = msgspec.structs.replace(last, finished=last.finished + seconds, drafting=seconds)
-            pace.measured(2 * 0.0042 + seconds, [first, drafting], 3)
+            pace.measured(2 * 0.0042 + seconds, [first, drafting], 3, 1)
         assert pace.head.seconds == pytest.approx(seconds)
         pace.refresh(1, 1, 100.0, 0.0)
         assert pace.head_wanted is wanted
@@ -152,7 +152,7 @@ def test_what_the_head_takes_counts_as_often_as_it_drafts() -> None:
     drafting = msgspec.structs.replace(last, finished=last.finished + 0.002, drafting=0.002)
     for drafts, share in ((True, 1.0), (False, 0.0)):
         for _ in range(80):
-            pace.measured(0.1 + 2 * 0.0042 + 0.002 * drafts, [first, drafting if drafts else last], 1)
+            pace.measured(0.1 + 2 * 0.0042 + 0.002 * drafts, [first, drafting if drafts else last], 1, 1)
         pace.refresh(1, 1, 100.0, 1.0 if drafts else 2.0)
         assert pace.conditions is not None and pace.head_wanted
         assert pace.conditions.cost(1) == pytest.approx(cost(1, 100.0) + 0.002 * share, rel=0.02)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longspan.errors import UsageError
+from longspan.schedule.geometry import Geometry
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.sequence import Sequence, Status
 from longspan.schedule.span import Phase, Sample, Span, StageTiming
@@ -17,6 +18,7 @@ from longspan.speculate.speculation import Speculation, SpeculationPolicy, _shar
 from longspan.speculate.windows import Windows
 from tests.speculate.proposers import Foreseeing
 
+SINGLE = Geometry(exact_rows=1, sub_batches=1)
 ANSWER = [index % 250 for index in range(400)]
 
 
@@ -116,7 +118,7 @@ def test_one_sequence_fills_the_ring_and_nothing_more(link: float) -> None:
     windows = started(dealer, 0)
     plain = 2 * cost(1, 0.0)
     for _ in range(50):
-        dealer.measured(link + plain, timings(2))
+        dealer.measured(link + plain, timings(2), SINGLE)
     dealer.refresh(1, 1, 100.0, 0.0)
     spans = dealer.deal([windows], [], 63, 1, 0.0)
     while more := dealer.deal([], [windows], 63, 1, 0.0):
@@ -139,7 +141,7 @@ def test_figures_say_what_was_decided_and_why() -> None:
     before = dealer.statistics(0.0)
     assert (before.trip_seconds, before.stage_seconds) == (0.0, 0.0)
     for _ in range(50):
-        dealer.measured(0.1 + 2 * cost(1, 0.0), timings(2))
+        dealer.measured(0.1 + 2 * cost(1, 0.0), timings(2), SINGLE)
     dealer.refresh(1, 1, 100.0, 0.0)
     spans = dealer.deal([windows], [], 63, 1, 0.0)
     dealer.returned(spans, 0.2)
@@ -156,7 +158,7 @@ def test_figures_say_what_was_decided_and_why() -> None:
 def test_a_lost_ring_gives_everything_back() -> None:
     dealer = speculation(SpeculationPolicy())
     windows = started(dealer, 0)
-    dealer.measured(0.1, timings(2))
+    dealer.measured(0.1, timings(2), SINGLE)
     dealer.refresh(1, 1, 100.0, 0.0)
     dealer.deal([windows], [], 63, 1, 0.0)
     assert dealer.pace.credits.seconds > 0
@@ -191,3 +193,30 @@ def test_a_policy_that_makes_no_sense_is_refused(values: dict[str, Any]) -> None
 def test_an_unknown_proposer_is_refused_with_the_list_of_known_ones() -> None:
     with pytest.raises(UsageError, match="ngram-suffix"):
         proposer_maker("psychic")
+
+
+def test_only_a_few_let_the_head_draft_behind_their_prompts() -> None:
+    """All rows of a prompt pass the output matrix for it."""
+    dealer = trusted(speculation(SpeculationPolicy()))
+    for _ in range(50):
+        dealer.measured(0.1 + 2 * cost(1, 0.0), timings(2), SINGLE)
+    dealer.refresh(1, 1, 100.0, 0.0)
+    alive = [started(dealer, identity) for identity in range(4)]
+    assert all(windows.drafts_early for windows in alive)
+    alive += [started(dealer, identity) for identity in range(4, 16)]
+    assert not any(windows.drafts_early for windows in alive)
+    for windows in alive[1:]:
+        windows.sequence.status = Status.FINISHED
+    assert started(dealer, 16).drafts_early and alive[0].drafts_early
+
+
+def test_neighbours_wait_for_each_other_unless_drafts_are_sent_on_a_long_ring() -> None:
+    for link, waits in ((0.5, False), (0.0, True)):
+        dealer = speculation(SpeculationPolicy())
+        for _ in range(50):
+            dealer.measured(link + 2 * cost(1, 0.0), timings(2), SINGLE)
+        dealer.refresh(2, 1, 100.0, 0.0)
+        assert dealer.in_step
+        for _ in range(20):
+            dealer.pace.sent(1, 8)
+        assert dealer.in_step is waits

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from longspan.sampling.draw import uniform
+from longspan.schedule.geometry import Geometry, geometry_of
 from longspan.schedule.request import SequenceRequest
 from longspan.schedule.sequence import Sequence as Stream
 from longspan.schedule.sequence import Status
@@ -89,7 +90,7 @@ class VirtualRing:
         )
         self._windows: dict[int, Windows] = {}
         self._ready: deque[Windows] = deque()
-        self._results: deque[tuple[float, float, list[Span], list[StageTiming]]] = deque()
+        self._results: deque[tuple[float, float, list[Span], list[StageTiming], Geometry]] = deque()
         self._free = [0.0] * shape.stages
         self._iterations = 0
         self._now = 0.0
@@ -135,25 +136,27 @@ class VirtualRing:
         spans = self.speculation.deal(ready, running, MOST_ROWS, group, self._now)
         if not spans:
             return
-        rows = sum(len(span.tokens) for span in spans)
-        assert rows <= MOST_ROWS
+        geometry = geometry_of(sorted(spans, key=lambda span: span.slot))
+        assert geometry.rows <= MOST_ROWS
+        passes = geometry.sub_batches
+        seconds = (passes - 1) * self._shape.cost(1) + self._shape.cost(geometry.rows - passes + 1)
         timings = []
         received = self._now
         for stage in range(self._shape.stages):
             self._iterations += 1
             jitter = 1 + self._shape.jitter * (2 * uniform(1, self._iterations) - 1)
             started = max(received, self._free[stage])
-            finished = started + self._shape.cost(rows) * jitter
+            finished = started + seconds * jitter
             self._free[stage] = finished
             timings.append(StageTiming(stage, received, started, finished))
             received = finished + self._shape.delay + OVERHEAD
         back = received if self._shape.stages > 1 or self._shape.delay else timings[-1].finished
-        self._results.append((back, self._now, spans, timings))
+        self._results.append((back, self._now, spans, timings, geometry))
 
     def _complete(self) -> int:
-        _, sent, spans, timings = self._results.popleft()
+        _, sent, spans, timings, geometry = self._results.popleft()
         self.speculation.returned(spans, self._now)
-        self.speculation.measured(self._now - sent, timings)
+        self.speculation.measured(self._now - sent, timings, geometry)
         tokens = 0
         for span in spans:
             windows = self._windows.get(span.sequence)

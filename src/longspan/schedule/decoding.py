@@ -56,15 +56,16 @@ class Decoding:
     def _lane(self, size: int) -> list[int]:
         """Take the ready slots of a lane whose rest is not on its way; see `lanes.lane`."""
         roster, ready = self._roster, self._roster.ready
-        waits = self._speculator is None or self._speculator.crowded  # on a long ring with drafts that costs more
+        waits = self._speculator is None or self._speculator.in_step
         if roster.policy.lanes > 1 and size > 1 and waits:
             here = set(ready.slots)
-            coming = [
-                sequence.slot
-                for sequence in roster.decoding.values()
-                if sequence.slot not in here and not (sequence.tail is not None and sequence.tail.runs_ahead)
-            ]
-            slots = lane(ready.slots, coming, size, ready.cursor)
+            coming: list[int] = []
+            ahead: list[int] = []
+            for sequence in roster.decoding.values():
+                if sequence.slot not in here:
+                    runs_ahead = sequence.tail is not None and sequence.tail.runs_ahead
+                    (ahead if runs_ahead else coming).append(sequence.slot)
+            slots = lane(ready.slots, coming, size, ready.cursor, ahead)
             if slots:
                 return ready.take_these(slots)
             if len(self._in_flight):

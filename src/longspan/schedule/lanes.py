@@ -11,19 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def lane(ready: Sequence[int], coming: Sequence[int], size: int, cursor: int) -> list[int]:
+def lane(
+    ready: Sequence[int], coming: Sequence[int], size: int, cursor: int, ahead: Sequence[int] = ()
+) -> list[int]:
     """The ready slots that go out together now; empty when all wait for the rest of their lanes.
 
-    ready, coming: slots, ascending, of sequences that could go and of those that will be back without being waited
-    for. size: of a lane. cursor: slot from which on lanes have their turn. A lane whose greater part is still on
-    its way is waited for.
+    ready, coming: slots, ascending, of sequences that could go and of those that are worth waiting for. size: of a
+    lane. cursor: slot from which on lanes have their turn. ahead: slots of sequences that keep their place in a
+    lane, but nobody waits for them. A lane whose greater part is still on its way is waited for.
     """
-    order = sorted([*ready, *coming])
-    waiting = set(coming)
+    order = sorted([*ready, *coming, *ahead])
+    going, waited = set(ready), set(coming)
     found: list[int] = []
     for first in range(0, len(order), size):
         members = order[first : first + size]
-        here = [slot for slot in members if slot not in waiting]
-        if here and 2 * len(here) > len(members) and (not found or found[0] < cursor <= here[0]):
+        here = [slot for slot in members if slot in going]
+        awaited = sum(slot in waited for slot in members)
+        if len(here) > awaited and (not found or found[0] < cursor <= here[0]):
             found = here
     return found

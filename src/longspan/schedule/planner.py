@@ -200,7 +200,7 @@ class Planner:
         if self._speculator is not None:
             self._speculator.returned(iteration.spans, now)
             if not record.geometry.prefill_rows:
-                self._speculator.measured(now - record.planned_at, result.timings)
+                self._speculator.measured(now - record.planned_at, result.timings, record.geometry)
         decided = outcomes(iteration, result)
         for span, outcome in zip(iteration.spans, decided.spans, strict=True):
             sequence = roster.sequences.get(span.sequence)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from typing import Any, Protocol
 
+from longspan.schedule.geometry import Geometry
 from longspan.schedule.span import DraftRequest, Sample, Span, StageTiming
 
 
@@ -35,8 +36,8 @@ class Speculator(Protocol):
     """Deals the rows of an iteration to the windows of sequences. Times are the planner's."""
 
     @property
-    def crowded(self) -> bool:
-        """Whether the slowest stage is busy for most of a trip around the ring."""
+    def in_step(self) -> bool:
+        """Whether sequences that come back are worth their waiting for neighbours: see `lanes.lane`."""
         ...
 
     def windows(self, sequence: Any) -> Any:
@@ -58,7 +59,7 @@ class Speculator(Protocol):
         """An iteration is back, before its results are taken."""
         ...
 
-    def measured(self, trip: float, timings: Items[StageTiming]) -> None:
+    def measured(self, trip: float, timings: Items[StageTiming], geometry: Geometry) -> None:
         """An iteration without prefill rows came back `trip` seconds after it was planned."""
         ...
 

@@ -10,6 +10,10 @@ from longspan.speculate.depth import Conditions
 LEAST_GAP = 0.25
 """Share of an iteration for which the slowest stage must be expected to wait before one more is sent on a guess."""
 
+APART = 0.5
+"""Tokens that running ahead must bring beside others: whoever does leaves its neighbours (see `schedule.lanes`),
+and to go with them again waits for half a trip, in which half a token would have come without any drafts."""
+
 
 class Credits:
     """How many rows may be sent on a guess.
@@ -68,4 +72,5 @@ class Credits:
         conditions, rows = self.conditions, len(survival)
         busy = conditions.turn(1) / conditions.trip(1)
         price = max(busy, (1 - survival[0]) / 2)
-        return sum(survival) >= price * rate * conditions.cost(rows)
+        apart = APART if conditions.sequences > 1 else 0.0
+        return sum(survival) >= price * rate * conditions.cost(rows) + apart

@@ -81,6 +81,10 @@ class Conditions(NamedTuple):
         low = min(int(rows), len(table) - 2)
         return table[low] + (rows - low) * (table[low + 1] - table[low])
 
+    def cost_of_passes(self, passes: int, rows: int) -> float:
+        """Seconds of the slowest stage when the rows go through the layers in so many passes."""
+        return (passes - 1) * self.cost(1) + self.cost(rows - passes + 1)
+
     def iteration(self, width: float) -> float:
         """Seconds of the slowest stage for a window with those of its group.
 
@@ -106,20 +110,6 @@ class Conditions(NamedTuple):
     def turn(self, width: float) -> float:
         """Seconds of the slowest stage until every sequence had its window."""
         return self.iteration(width) * self.sequences / self.group
-
-    def pays_beside(self, chances: Sequence[float], width: int) -> bool:
-        """Whether a window is worth the time of the others that share its iteration.
-
-        chances: of each draft, that it is right when those before it are. Sequences with one row each pass a
-        stage together; whoever has more takes a pass of its own for them, and all wait for that.
-        """
-        if self.sequences == 1:
-            return True
-        extra = self.cost(width) - self.cost(1) if self.group == 1 else self.cost(width - 1)
-        trip, turn = self.trip(1), self.turn(1)
-        price = self.sequences / turn if turn >= trip else self.spread * self.group / trip
-        expected: float = sum(accumulate(chances[: width - 1], mul))
-        return expected >= (1 + MARGIN_BESIDE_OTHERS) * price * extra
 
     def resembles(self, other: Conditions) -> bool:
         """True when the other's shapes would hardly be different."""

@@ -165,6 +165,11 @@ class Ledger:
             flight.epoch = max(epoch, flight.epoch + 1)
             self._deepen(flight, 0)
 
+    @property
+    def committed_tokens(self) -> int:
+        """Tokens of the windows that counted."""
+        return self._committed
+
     def committed(self, rows: int, tokens: int, accepted: int) -> None:
         """A window of `rows` rows counted: `tokens` committed, by its own drafts and others; the rest was stale."""
         self._windows += 1

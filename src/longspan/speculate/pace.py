@@ -25,6 +25,7 @@ _LATENCY_SMOOTHING = 0.1
 _AS_SLOW = 0.9
 _LOAD_SMOOTHING = 0.1
 _PROBE_WIDTH = 4
+_PLAIN_WIDTH = 1.2
 _VARIED = 8
 _VARIED_ONE_IN = 4
 """Of windows at least so wide, one in so many is narrower: while all have one width, nothing tells the cost of a
@@ -53,16 +54,25 @@ class Pace(abc.ABC):
     def sent(self, windows: int, rows: int) -> None:  # noqa: B027
         """An iteration with so many windows, of so many rows together, goes out."""
 
-    def measured(self, trip: float, timings: Sequence[StageTiming], rows: int) -> None:  # noqa: B027
-        """An iteration of `rows` rows came back `trip` seconds after it was sent."""
+    def measured(  # noqa: B027
+        self, trip: float, timings: Sequence[StageTiming], rows: int, passes: int
+    ) -> None:
+        """An iteration of so many rows, in so many passes, came back `trip` seconds after it was sent."""
+
+    def committed(self, tokens: int, *, alone: bool) -> None:  # noqa: B027
+        """So many tokens came with an iteration; alone: it had no rows of prompts."""
 
     def asks(self, now: float) -> bool:
         """Whether proposers need be asked for drafts at all."""
         return True
 
     @property
-    def drafts_early(self) -> bool:
-        """Whether the head shall draft behind the last row of a prompt already."""
+    def plain(self) -> bool:
+        """Whether hardly any drafts were sent lately."""
+        return False
+
+    def drafts_early(self, sequences: int) -> bool:
+        """Whether the head shall draft behind the last row of a prompt already, where there are so many."""
         return False
 
     @abc.abstractmethod
@@ -99,7 +109,7 @@ class AutoPace(Pace):
         self._known_until = -math.inf
         self._shape_probe = Probe()
 
-    def measured(self, trip: float, timings: Sequence[StageTiming], rows: int) -> None:
+    def measured(self, trip: float, timings: Sequence[StageTiming], rows: int, passes: int) -> None:
         computed = [timing.finished - timing.started - timing.drafting for timing in timings]
         if not computed or max(computed) <= 0:
             return
@@ -113,18 +123,27 @@ class AutoPace(Pace):
         self._shares = [
             known + _LATENCY_SMOOTHING * (share - known) for known, share in zip(self._shares, shares, strict=True)
         ]
-        self._learned.observe(rows, max(computed))
+        self._learned.observe(rows, passes, max(computed))
         self.head.measured(sum(timing.drafting for timing in timings))
 
     @property
-    def drafts_early(self) -> bool:
-        # All rows of that piece pass the output matrix then, which a saved trip is worth on a long ring only.
+    def plain(self) -> bool:
+        return self._width < _PLAIN_WIDTH
+
+    def drafts_early(self, sequences: int) -> bool:
+        # All rows of that piece pass the output matrix then, for which others wait. A saved trip is worth that only
+        # on a ring that is long for all of them.
         conditions = self.conditions
-        return self.head_wanted and conditions is not None and conditions.link > 2 * conditions.seconds[1]
+        return (
+            self.head_wanted and conditions is not None and conditions.link > 2 * conditions.seconds[1] * sequences
+        )
 
     def sent(self, windows: int, rows: int) -> None:
         weight = 1 - (1 - _LOAD_SMOOTHING) ** windows
         self._width += weight * (rows / windows - self._width)
+
+    def committed(self, tokens: int, *, alone: bool) -> None:
+        self.head.committed(tokens, alone=alone)
 
     def refresh(self, sequences: int, group: int, history: float, now: float) -> None:
         known = self.conditions
@@ -166,8 +185,6 @@ class AutoPace(Pace):
             flowing=windows.in_flight > 0,
             remaining=remaining,
         )
-        if shape is not PLAIN and not conditions.pays_beside(chances, shape.width):
-            shape = PLAIN
         if shape is not PLAIN:
             self._shape_probe.reset()
         elif self._shape_probe.due(now):

@@ -8,9 +8,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from longspan.errors import UsageError
+from longspan.schedule.geometry import Geometry
 from longspan.schedule.sequence import Sequence as Stream
+from longspan.schedule.sequence import Status
 from longspan.schedule.span import Span, StageTiming
 from longspan.speculate.acceptance import CommonBooks, SequenceBooks
+from longspan.speculate.alignment import Wish, aligned
 from longspan.speculate.composite import ProposerMaker
 from longspan.speculate.depth import PLAIN, Shape, survival_of
 from longspan.speculate.ledger import Ledger, SpeculationStatistics
@@ -59,7 +62,8 @@ class Speculation:
         """rows: most rows of an iteration with a decode row. vocabulary: its size. cost: see `pace.AutoPace`."""
         self._make_proposer = make_proposer
         self._vocabulary = vocabulary
-        self._back = 0  # rows of the newest result
+        self._committed = 0
+        self._alive: list[Windows] = []
         self.ledger = Ledger()
         self.books = CommonBooks()
         self.pace: Pace
@@ -69,16 +73,24 @@ class Speculation:
             self.pace = AutoPace(self.books, rows, cost)
 
     @property
-    def crowded(self) -> bool:
-        """Whether the slowest stage is busy for most of a trip, by what is measured."""
+    def in_step(self) -> bool:
+        """Whether neighbours shall wait for each other: who sends drafts does so only where stages are busy.
+
+        Without drafts all come back as they left, and wait once; with drafts again and again, on a long ring for
+        most of a trip.
+        """
         conditions = self.pace.conditions
-        return conditions is not None and 2 * conditions.turn(1) > conditions.trip(1)
+        return self.pace.plain or (conditions is not None and 2 * conditions.turn(1) > conditions.trip(1))
 
     def windows(self, sequence: Stream) -> Windows:
         """The windows of a new sequence."""
         books = SequenceBooks(self.books)
         windows = Windows(sequence, self._make_proposer(books), books, self.ledger, self._vocabulary)
-        windows.drafts_early = self.pace.drafts_early
+        self._alive = [known for known in self._alive if known.sequence.status is not Status.FINISHED]
+        self._alive.append(windows)
+        early = self.pace.drafts_early(len(self._alive))
+        for known in self._alive:
+            known.drafts_early = early
         return windows
 
     def refresh(self, sequences: int, group: int, history: float, now: float) -> None:
@@ -95,8 +107,7 @@ class Speculation:
         one for each of `ready`.
         """
         self.ledger.advance(now)
-        wishes = [self._wish(windows, now) for windows in ready]
-        shares = _shares(wishes, rows - len(ready))
+        shares = self._drafts(ready, rows - len(ready), now)
         spans = [
             span
             for windows, drafts in zip(ready, shares, strict=True)
@@ -114,16 +125,19 @@ class Speculation:
     def returned(self, spans: Iterable[Span], now: float) -> None:
         """An iteration is back, before its results are taken: its decode and verify spans, void ones too."""
         self.ledger.advance(now)
+        spans = list(spans)
         exact = [span for span in spans if span.phase.is_exact]
-        self._back = sum(len(span.tokens) for span in exact)
+        committed = self.ledger.committed_tokens
+        self.pace.committed(committed - self._committed, alone=len(exact) == len(spans))
+        self._committed = committed
         for span in exact:
             self.ledger.returned(span)
         if exact:
             self.pace.credits.give_back()
 
-    def measured(self, trip: float, timings: Sequence[StageTiming]) -> None:
+    def measured(self, trip: float, timings: Sequence[StageTiming], geometry: Geometry) -> None:
         """An iteration without prefill rows came back `trip` seconds after it was planned."""
-        self.pace.measured(trip, timings, self._back)
+        self.pace.measured(trip, timings, geometry.exact_rows, geometry.sub_batches)
 
     def lost(self) -> None:
         """The ring is gone, and all that was in flight."""
@@ -152,12 +166,20 @@ class Speculation:
         windows.width, windows.depth = shape.width, shape.depth
         return shape
 
-    def _wish(self, windows: Windows, now: float) -> list[float]:
-        """The survival of each draft that a sequence would like to send with its next row."""
-        width = self._shape(windows, now).width
-        if width <= 1:
-            return []
-        return survival_of(windows.chances, min(width, windows.available) - 1)[1:]
+    def _drafts(self, ready: Sequence[Windows], rows: int, now: float) -> list[int]:
+        """How many drafts each sends with its next row, at most `rows` in all."""
+        widths = [self._shape(windows, now).width for windows in ready]
+        widest = max(widths, default=1)
+        if widest == 1:
+            return [0] * len(ready)
+        wishes = []
+        for windows, width in zip(ready, widths, strict=True):
+            most = max(1, windows.available)
+            survival = survival_of(windows.chances, min(widest, most) - 1)[1:]
+            wishes.append(Wish(windows.sequence.slot or 0, survival, min(width, most) - 1))
+        conditions = self.pace.conditions
+        counts = [wish.drafts for wish in wishes] if conditions is None else aligned(wishes, conditions)
+        return _shares([wish.survival[:count] for wish, count in zip(wishes, counts, strict=True)], rows)
 
     def _deeper(self, running: Iterable[Windows], taken: int, rows: int, most: int, now: float) -> list[Span]:
         """At most `most` windows for sequences that have some in flight already.
@@ -192,7 +214,7 @@ class Speculation:
         return spans
 
 
-def _shares(wishes: list[list[float]], rows: int) -> list[int]:
+def _shares(wishes: Sequence[Sequence[float]], rows: int) -> list[int]:
     """How many drafts of each wish are granted: the likeliest of all, at most `rows`."""
     wanted = [len(wish) for wish in wishes]
     if sum(wanted) <= rows:

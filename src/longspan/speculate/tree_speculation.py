@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from longspan.schedule.geometry import Geometry
 from longspan.schedule.sequence import Sequence as Stream
 from longspan.schedule.span import Span, StageTiming
 from longspan.speculate.acceptance import CommonBooks, SequenceBooks
@@ -33,10 +34,9 @@ class TreeSpeculation:
         self._nodes = nodes
         self._books = CommonBooks()
         self._pace = AutoPace(self._books, rows)
-        self._back = 0  # rows of the newest result
 
     @property
-    def crowded(self) -> bool:
+    def in_step(self) -> bool:
         """There is one sequence only."""
         return False
 
@@ -66,13 +66,12 @@ class TreeSpeculation:
         """An iteration is back, before its results are taken: its decode and verify spans, void ones too."""
         self.ledger.advance(now)
         exact = [span for span in spans if span.phase.is_exact]
-        self._back = sum(len(span.tokens) for span in exact)
         for span in exact:
             self.ledger.returned(span)
 
-    def measured(self, trip: float, timings: Sequence[StageTiming]) -> None:
+    def measured(self, trip: float, timings: Sequence[StageTiming], geometry: Geometry) -> None:
         """An iteration without prefill rows came back `trip` seconds after it was planned."""
-        self._pace.measured(trip, timings, self._back)
+        self._pace.measured(trip, timings, geometry.exact_rows, geometry.sub_batches)
 
     def lost(self) -> None:
         """The ring is gone, and all that was in flight."""

@@ -1,4 +1,4 @@
-"""What iterations of one row, and of more, take on the slowest stage: learned from the windows themselves."""
+"""What iterations of decode and verify rows take on the slowest stage: learned from the windows themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ SWEEPS = 3
 
 
 class WindowCost:
-    """seconds = speed * (first + row * (rows - 1)), without what the head's drafts took, which the stage tells
+    """seconds = speed * (first * passes + row * (rows - passes)), without the head's drafts, which the stage tells
+
+    A pass over the layers joins as many rows of each sequence as the shortest window has left (see
+    `schedule.passes`), so one longer window among others costs nearly as much as all of them.
 
     Weighted least squares with forgetting, weights that are never negative, and a presumption about what a row
     costs. A planner's cost model cannot serve here: while all iterations have one row it explains their time by
@@ -32,25 +35,25 @@ class WindowCost:
         self._target = [0.0] * 2
 
     def __call__(self, rows: int, history: float) -> float:
-        """Seconds of an iteration; 0 before anything was observed.
+        """Seconds of an iteration of one pass; 0 before anything was observed.
 
         history: not looked at, for what it costs is in all that was observed lately.
         """
         first, row = self._weights
         return self._speed * (first + row * max(0, rows - 1))
 
-    def observe(self, rows: int, seconds: float) -> None:
+    def observe(self, rows: int, passes: int, seconds: float) -> None:
         """An iteration of decode and verify rows took so long."""
-        if rows < 1 or seconds <= 0:
+        if not 1 <= passes <= rows or seconds <= 0:
             return
         first, row = self._weights
-        shape = first + row * (rows - 1)
+        shape = first * passes + row * (rows - passes)
         if not self._speed:
             self._speed = seconds / shape
         ratio = min(LARGEST_RATIO, max(1 / LARGEST_RATIO, seconds / (self._speed * shape)))
         self._speed *= ratio**SPEED_SMOOTHING
         share = ratio ** (1 - SPEED_SMOOTHING)  # what is left of it at the new speed
-        features = (1 / shape, (rows - 1) / shape)
+        features = (passes / shape, (rows - passes) / shape)
         for line, left in zip(self._normal, features, strict=True):
             for index, right in enumerate(features):
                 line[index] = FORGETTING * line[index] + left * right
