@@ -6,11 +6,12 @@ here knows, so what came with drafts and without them corrects what is predicted
 
 from __future__ import annotations
 
+import copy
 import math
 
 from longspan.speculate.acceptance import CommonBooks
 from longspan.speculate.calibration import Calibration
-from longspan.speculate.depth import Conditions, best_shape, margin, survival_of
+from longspan.speculate.depth import PLAIN, Conditions, best_shape, margin, survival_of
 from longspan.speculate.probe import LEAST_PAUSE, Probe
 
 HEAD_BOOK = "mtp"
@@ -27,15 +28,21 @@ _SELDOM = 32
 
 
 class HeadSwitch:
-    """seconds: what the head's drafts cost an iteration that has some. share: of the iterations."""
+    """seconds: what the head's drafts cost an iteration that has some. share: of the iterations.
+
+    follows: whether the head shall keep in step while it does not draft, which takes a busy stage a few percent of
+    its time: only where by prediction it might pay.
+    """
 
     def __init__(self, books: CommonBooks) -> None:
         self._books = books
         self.seconds = 0.0
         self.share = 0.0
+        self.follows = True
         self._probes: dict[int, Probe] = {}  # by the magnitude of the crowd: what pays for one does not for many
         self._tried_until = -math.inf
         self._calibrations: dict[tuple[int, bool], Calibration] = {}  # by that magnitude, with drafts and without
+        self._last: dict[bool, Calibration] = {}
         self._current: Calibration | None = None
         self._predicted = 0.0  # tokens a second
         self._since = self._settled = -math.inf
@@ -84,6 +91,7 @@ class HeadSwitch:
         elif probe.due(now, max(LEAST_PAUSE, _SELDOM * length)):
             self._tried_until = now + length
         wanted = pays or now < self._tried_until
+        self.follows = wanted or shape is not PLAIN
         current = with_drafts if wanted else without
         if current is not self._current:  # for one alone it always is: nothing is learned of it
             self._current = current
@@ -94,7 +102,12 @@ class HeadSwitch:
     def _calibration(self, sequences: int, drafts: bool) -> Calibration:
         if sequences == 1:
             return Calibration()
-        return self._calibrations.setdefault((sequences.bit_length(), drafts), Calibration())
+        key = (sequences.bit_length(), drafts)
+        if key not in self._calibrations:
+            # A crowd that is new is presumed to be like the last one.
+            self._calibrations[key] = copy.copy(self._last.get(drafts, Calibration()))
+        self._last[drafts] = self._calibrations[key]
+        return self._calibrations[key]
 
     def _account(self, now: float) -> None:
         """Compare what came since the last decision with what was predicted then."""

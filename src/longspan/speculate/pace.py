@@ -38,14 +38,14 @@ class Pace(abc.ABC):
     """The policy of width and depth.
 
     credits: the pool of rows on a guess. look_ahead: drafts that should wait in a stream before it is judged.
-    head_wanted: whether MTP drafts shall be made. conditions: what shapes are chosen for at present; None until an
+    head_wanted: whether MTP drafts shall be made. head_follows: whether the head keeps in step when not. conditions: what shapes are chosen for at present; None until an
     iteration was measured, and where nothing is.
     """
 
     def __init__(self, look_ahead: int) -> None:
         self.credits = Credits()
         self.look_ahead = look_ahead
-        self.head_wanted = True
+        self.head_wanted = self.head_follows = True
         self.conditions: Conditions | None = None
 
     def refresh(self, sequences: int, group: int, history: float, now: float) -> None:  # noqa: B027
@@ -158,6 +158,7 @@ class AutoPace(Pace):
             seconds, sum(self._shares), self._link, self._rows, sequences, group, behind=self._behind()
         )
         self.head_wanted = self.head.decide(bare, now)
+        self.head_follows = self.head.follows
         conditions = self.head.with_drafts(bare) if self.head_wanted else bare
         if known is None or not known.resembles(conditions):
             self.conditions = self.credits.conditions = conditions

@@ -159,6 +159,7 @@ class Speculation:
     def _shape(self, windows: Windows, now: float) -> Shape:
         asks = self.pace.asks(now)
         windows.head_wanted = asks and self.pace.head_wanted
+        windows.head_follows = self.pace.head_follows
         shape = PLAIN
         if asks:
             windows.look_ahead(self.pace.look_ahead)

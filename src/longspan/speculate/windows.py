@@ -31,8 +31,8 @@ _ROWS = [tuple(range(count)) for count in range(65)]
 class Windows:
     """What lies beyond the committed tokens of a sequence. Only `Sequence` and the dealing of rows call it.
 
-    head_wanted: whether the last stage's MTP head shall draft for this sequence. drafts_early: whether it shall
-    behind the prompt already.
+    head_wanted: whether the last stage's MTP head shall draft for this sequence. head_follows: whether it shall keep
+    in step when not. drafts_early: whether it shall draft behind the prompt already.
     width, depth: what the policy chose last, for the metrics.
     sent_windows: how many were sent so far.
     """
@@ -52,6 +52,7 @@ class Windows:
         "_vocabulary",
         "depth",
         "drafts_early",
+        "head_follows",
         "head_wanted",
         "sent_windows",
         "width",
@@ -74,7 +75,7 @@ class Windows:
         self._dry = False
         self._continues = False  # the newest draft goes on as soon as it is asked for
         proposer.attach(self._wake)
-        self.head_wanted = self.drafts_early = False
+        self.head_wanted = self.head_follows = self.drafts_early = False
         self.width = self.depth = 1
         self.sent_windows = 0
 
@@ -309,7 +310,7 @@ class Windows:
         if not self.head_wanted:
             # A single row cannot diverge. Asked like this, the head drafts nothing and yet keeps in step, so that
             # its drafts are good when they are wanted again.
-            return DraftRequest.ON_DIVERGENCE if rows == 1 else DraftRequest.NEVER
+            return DraftRequest.ON_DIVERGENCE if rows == 1 and self.head_follows else DraftRequest.NEVER
         waiting = len(self._drafts) - self.sent_drafts
         goes_on = (
             self._continues and not self._dry and len(self._drafts) >= HEAD_CHAIN and self._chances[-1] >= SURE
