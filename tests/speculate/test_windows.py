@@ -276,12 +276,11 @@ def test_the_heads_drafts_hang_on_the_last_committed_token() -> None:
 
 
 def test_the_head_is_asked_only_where_its_drafts_can_be_used() -> None:
-    fixture = Fixture(Mtp()).start()
     # Nothing can diverge in a single row: the head keeps in step, and drafts nothing.
-    fixture.windows.head_follows = True
-    assert fixture.send(1).draft is DraftRequest.ON_DIVERGENCE
-    fixture.windows.head_follows = False
-    assert fixture.send(1).draft is DraftRequest.NEVER
+    for follows, request in ((True, DraftRequest.ON_DIVERGENCE), (False, DraftRequest.NEVER)):
+        fixture = Fixture(Mtp()).start()
+        fixture.windows.head_follows = follows
+        assert fixture.send(1).draft is request
     plain = Fixture(Scripted({4: ANSWER[1:]})).start()
     plain.windows.head_wanted = True
     assert plain.send(2).draft is DraftRequest.NEVER

@@ -14,9 +14,9 @@ from longspan.schedule.passes import Block, count_passes
 from longspan.speculate.depth import Conditions
 
 MARGIN = 0.25
-"""What windows of several rows must be predicted to gain for all who leave together, and once more as much where the
-slowest stage is always busy. While those with drafts gain, the others only wait; and when those are done sooner, an
-iteration of three takes no less time than one of four."""
+"""What windows of several rows must be predicted to gain for all who leave together, and once more as much where
+the slowest stage is always busy. While those with drafts gain, the others only wait; and when those are done
+sooner, an iteration of three takes no less time than one of four."""
 
 
 class Wish(NamedTuple):

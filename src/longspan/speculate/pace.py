@@ -38,8 +38,8 @@ class Pace(abc.ABC):
     """The policy of width and depth.
 
     credits: the pool of rows on a guess. look_ahead: drafts that should wait in a stream before it is judged.
-    head_wanted: whether MTP drafts shall be made. head_follows: whether the head keeps in step when not. conditions: what shapes are chosen for at present; None until an
-    iteration was measured, and where nothing is.
+    head_wanted: whether MTP drafts shall be made. head_follows: whether the head keeps in step when not.
+    conditions: what shapes are chosen for at present; None until an iteration was measured, and where nothing is.
     """
 
     def __init__(self, look_ahead: int) -> None:

@@ -31,8 +31,8 @@ _ROWS = [tuple(range(count)) for count in range(65)]
 class Windows:
     """What lies beyond the committed tokens of a sequence. Only `Sequence` and the dealing of rows call it.
 
-    head_wanted: whether the last stage's MTP head shall draft for this sequence. head_follows: whether it shall keep
-    in step when not. drafts_early: whether it shall draft behind the prompt already.
+    head_wanted: whether the last stage's MTP head shall draft for this sequence. head_follows: whether it shall
+    keep in step when not. drafts_early: whether it shall draft behind the prompt already.
     width, depth: what the policy chose last, for the metrics.
     sent_windows: how many were sent so far.
     """
