@@ -27,7 +27,7 @@ TREE = "tree"
 """The arm of `--latency tree`: one request at a time, so it runs with one request only. Its stages take turns, so
 each gets all threads of the machine."""
 ARMS = ("none", "ngram-suffix", "mtp", "mtp+ngram", "auto", TREE)
-WARM_UP_TOKENS = 24
+WARM_UP_TOKENS = 32
 REPEATS_FROM = {"copy": 0.9, "edit": 0.5}
 """Share of repeated tokens from which on an answer counts as what its text is meant to be."""
 
@@ -186,14 +186,16 @@ class Wan:
     async def measure(self) -> WanFigures:
         """Every condition, one after the other; the arms of a delay are resident together."""
         rows: list[WanRow] = []
-        for delay in self._plan.delays_ms:
+        plan, known = self._plan, self._known
+        for delay in plan.delays_ms:
             async with contextlib.AsyncExitStack() as stack:
                 arms: dict[str, Arm] = {}
                 for name in self._plan.arms:
                     self._report(f"{delay:g} ms: starting {name}")
                     arms[name] = await stack.enter_async_context(running(self.options(delay, name)))
                     for text in self._plan.texts:
-                        await self.run(arms[name], text, 1, WARM_UP_TOKENS)
+                        for count in plan.concurrency if name != TREE else (1,):
+                            await self.run(arms[name], text, count, WARM_UP_TOKENS)
                 for text in self._plan.texts:
                     for count in self._plan.concurrency:
                         rows += await self._condition(arms, text, delay, count)
@@ -201,7 +203,6 @@ class Wan:
             TextFigures(text, share := statistics.mean(shares), share >= REPEATS_FROM.get(text, 0.0))
             for text, shares in self._shares.items()
         )
-        plan, known = self._plan, self._known
         return WanFigures(
             tuple(rows),
             texts,

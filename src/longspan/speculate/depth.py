@@ -30,7 +30,7 @@ TAILS = (192, 96, 48, 24, 0)
 """Drafts by which a stream is taken to go on beyond those that it has, as windows come back: what may be needed."""
 
 MARGIN = 0.05
-MARGIN_BESIDE_OTHERS = 0.1
+MARGIN_BESIDE_OTHERS = 0.2
 """What drafts must be predicted to gain before they are sent at all: with a crowd there is less to gain, and what
 stages that are busy at the same time take is known less well."""
 

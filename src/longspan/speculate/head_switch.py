@@ -11,7 +11,7 @@ import math
 
 from longspan.speculate.acceptance import CommonBooks
 from longspan.speculate.calibration import Calibration
-from longspan.speculate.depth import PLAIN, Conditions, best_shape, margin, survival_of
+from longspan.speculate.depth import Conditions, best_shape, margin, survival_of
 from longspan.speculate.probe import LEAST_PAUSE, Probe
 
 HEAD_BOOK = "mtp"
@@ -91,7 +91,7 @@ class HeadSwitch:
         elif probe.due(now, max(LEAST_PAUSE, _SELDOM * length)):
             self._tried_until = now + length
         wanted = pays or now < self._tried_until
-        self.follows = wanted or shape is not PLAIN
+        self.follows = wanted or shape.rate > plain
         current = with_drafts if wanted else without
         if current is not self._current:  # for one alone it always is: nothing is learned of it
             self._current = current
