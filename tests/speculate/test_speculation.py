@@ -220,3 +220,20 @@ def test_neighbours_wait_for_each_other_unless_drafts_are_sent_on_a_long_ring() 
         for _ in range(20):
             dealer.pace.sent(1, 8)
         assert dealer.in_step is waits
+
+
+def test_in_a_crowd_drafts_that_break_their_promise_count_for_less() -> None:
+    """Of many drafts those are sent that promise most, and so those of which too much is expected."""
+    dealer = trusted(speculation(SpeculationPolicy()))
+    for _ in range(50):
+        dealer.measured(0.5 + 2 * cost(1, 0.0), timings(2), SINGLE)
+    dealer.refresh(2, 2, 100.0, 0.0)
+    ready = [started(dealer, identity) for identity in range(2)]
+    for count in range(8):
+        spans = dealer.deal(ready, [], 63, 2, 0.0)
+        dealer.returned(spans, 0.0)
+        for windows, span in zip(ready, sorted(spans, key=lambda span: span.slot), strict=True):
+            sent = len(span.tokens)
+            assert sent > 1 or count > 0
+            windows.commit(span, tuple(Sample(0, row, 255) for row in span.sample_rows))
+    assert dealer.books.gains("foreseeing").factor < 0.8

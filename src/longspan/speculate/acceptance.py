@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
+from longspan.speculate.calibration import Calibration
 from longspan.speculate.proposer import Draft
 
 HIGHEST_RANK = 64
@@ -154,6 +155,15 @@ class CommonBooks:
 
     def __init__(self) -> None:
         self._books: dict[str, _CommonBook] = {}
+        self._gains: dict[str, Calibration] = {}
+
+    def gains(self, name: str) -> Calibration:
+        """What windows of a crowd brought beyond their free token, against what was expected of their drafts.
+
+        Of many drafts those are sent that promise most, and so those of which too much is expected. name: the book
+        of the first draft.
+        """
+        return self._gains.setdefault(name, Calibration())
 
     def book(self, name: str) -> _CommonBook:
         """The book of a proposer, made when it is first asked for."""
@@ -179,6 +189,10 @@ class SequenceBooks:
         self._common = common
         self._own: dict[str, Book] = {}
         self._estimates: dict[str, list[float]] = {}
+
+    def gains(self, name: str) -> Calibration:
+        """See `CommonBooks.gains`."""
+        return self._common.gains(name)
 
     def record(self, name: str, rank: int, accepted: bool) -> None:
         """A draft token of this book, whose predecessors were right, came true or did not."""

@@ -14,9 +14,9 @@ from longspan.schedule.passes import Block, count_passes
 from longspan.speculate.depth import Conditions
 
 MARGIN = 0.25
-"""What windows of several rows must be predicted to gain for all who leave together, and once more as much where
-the slowest stage is always busy. While those with drafts gain, the others only wait; and when those are done
-sooner, an iteration of three takes no less time than one of four."""
+"""What windows of several rows must be predicted to gain for all who leave together: while those with drafts gain,
+their neighbours only wait, and when those are done sooner, an iteration of three takes no less time than one of
+four."""
 
 
 class Wish(NamedTuple):
@@ -40,24 +40,37 @@ def aligned(wishes: Sequence[Wish], conditions: Conditions) -> list[int]:
     wished = [wish.drafts for wish in wishes]
     if not any(wished) or len(wishes) == 1:
         return wished
-    plain = [0] * len(wishes)
-    busy = min(1.0, conditions.turn(1) / conditions.trip(1))
-    enough = _rate(wishes, plain, conditions) * (1 + MARGIN * (1 + busy))
-    best, found = enough, plain
+    none = [0] * len(wishes)
+    usual = _period(wishes, none, conditions)
+    best = len(wishes) / usual * (1 + MARGIN)
+    found = none
     options = [[min(count, len(wish.survival)) for wish in wishes] for count in sorted({*wished} - {0})]
     for option in (*options, wished):
-        rate = _rate(wishes, option, conditions)
+        rate = _rate(wishes, option, conditions, usual)
         if rate > best:
             best, found = rate, option
     return found
 
 
-def _rate(wishes: Sequence[Wish], drafts: Sequence[int], conditions: Conditions) -> float:
-    """Tokens a second of these sequences, when the others take as long for theirs."""
+def _period(wishes: Sequence[Wish], drafts: Sequence[int], conditions: Conditions) -> float:
+    """Seconds from one row of a sequence to the next, when those of other lanes send one row each."""
+    blocks = sorted(Block(wish.slot, 1, 1 + count, 0) for wish, count in zip(wishes, drafts, strict=True))
+    seconds = conditions.cost_of_passes(count_passes(blocks).number, len(wishes) + sum(drafts))
+    others = conditions.turn(1) * max(0.0, 1 - len(wishes) / conditions.sequences)
+    return max(conditions.link + conditions.spread * seconds, seconds + others)
+
+
+def _rate(wishes: Sequence[Wish], drafts: Sequence[int], conditions: Conditions, usual: float) -> float:
+    """Tokens a second of these sequences, less those that the others lose.
+
+    usual: seconds from one row of a sequence to the next without drafts. While a wide iteration is on one stage,
+    the others have only short ones to do, and wait. So those of other lanes lose what a round gets longer, as far
+    as the slowest stage is busy.
+    """
     tokens = len(wishes) + sum(
         sum(wish.survival[:count]) for wish, count in zip(wishes, drafts, strict=True) if count
     )
-    blocks = sorted(Block(wish.slot, 1, 1 + count, 0) for wish, count in zip(wishes, drafts, strict=True))
-    seconds = conditions.cost_of_passes(count_passes(blocks).number, len(wishes) + sum(drafts))
-    turn = seconds * max(1.0, conditions.sequences / len(wishes))
-    return tokens / max(conditions.link + conditions.spread * seconds, turn)
+    period = max(usual, _period(wishes, drafts, conditions))
+    busy = min(1.0, conditions.turn(1) / conditions.trip(1))
+    others = max(0, conditions.sequences - len(wishes))
+    return tokens / period - busy * others * (1 / usual - 1 / period)

@@ -1,4 +1,4 @@
-"""How a predicted rate compares with what came of it."""
+"""How predictions compare with what came of them."""
 
 from __future__ import annotations
 

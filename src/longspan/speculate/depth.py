@@ -39,7 +39,8 @@ CLOSE_BESIDE_OTHERS = 0.03
 """Shapes whose predicted rates differ by less are equally good, and the narrowest is taken: others wait for it."""
 
 _RESEMBLANCE = 0.04
-"""Share by which conditions may differ before shapes are found anew."""
+_RESEMBLANCE_BESIDE_OTHERS = 0.1
+"""Shares by which conditions may differ before shapes are found anew. For a crowd that is dear: all wait for it."""
 
 
 class Shape(NamedTuple):
@@ -113,11 +114,12 @@ class Conditions(NamedTuple):
 
     def resembles(self, other: Conditions) -> bool:
         """True when the other's shapes would hardly be different."""
+        share = _RESEMBLANCE if self.sequences == 1 else _RESEMBLANCE_BESIDE_OTHERS
         return (
             (self.sequences, self.group) == (other.sequences, other.group)
-            and abs(self.trip(1) - other.trip(1)) < _RESEMBLANCE * self.trip(1)
-            and abs(self.seconds[1] - other.seconds[1]) < _RESEMBLANCE * self.seconds[1]
-            and abs(self.seconds[-1] - other.seconds[-1]) < _RESEMBLANCE * self.seconds[-1]
+            and abs(self.trip(1) - other.trip(1)) < share * self.trip(1)
+            and abs(self.seconds[1] - other.seconds[1]) < share * self.seconds[1]
+            and abs(self.seconds[-1] - other.seconds[-1]) < share * self.seconds[-1]
         )
 
     @property
@@ -240,17 +242,18 @@ class ShapeTable:
             return PLAIN
         tokens = sum(accumulate(chances[:drafts], mul))
         tail = next(tail for tail in TAILS if tail < remaining - drafts)
+        steps = _STEPS if self.conditions.sequences == 1 else _STEPS_BESIDE_OTHERS
         key = (
             drafts,
             open_ended,
             flowing,
-            round(_STEPS * math.log2(1 + tokens)),
+            round(steps * math.log2(1 + tokens)),
             tail,
             round(2 * math.log2(max(1.0, others))),
         )
         found = self._shapes.get(key)
         if found is None:
-            chance = _chance(drafts, 2 ** (key[3] / _STEPS) - 1)
+            chance = _chance(drafts, 2 ** (key[3] / steps) - 1)
             survival = [chance**count for count in range(drafts + 1 + tail)]
             conditions = self.conditions._replace(others=2 ** (key[5] / 2))
             found = self._shapes[key] = best_shape(
@@ -259,7 +262,7 @@ class ShapeTable:
         return found
 
 
-_STEPS = 12
+_STEPS, _STEPS_BESIDE_OTHERS = 12, 4
 """Classes of expected tokens for each doubling."""
 
 _MOST_COUNTED = 48

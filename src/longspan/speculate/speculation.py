@@ -107,11 +107,11 @@ class Speculation:
         one for each of `ready`.
         """
         self.ledger.advance(now)
-        shares = self._drafts(ready, rows - len(ready), now)
+        shares, expected = self._drafts(ready, rows - len(ready), now)
         spans = [
             span
-            for windows, drafts in zip(ready, shares, strict=True)
-            if (span := windows.next_span(1 + drafts)) is not None
+            for windows, drafts, gain in zip(ready, shares, expected, strict=True)
+            if (span := windows.next_span(1 + drafts, gain)) is not None
         ]
         taken = len(ready) + sum(shares)
         if len(ready) < group:
@@ -167,20 +167,34 @@ class Speculation:
         windows.width, windows.depth = shape.width, shape.depth
         return shape
 
-    def _drafts(self, ready: Sequence[Windows], rows: int, now: float) -> list[int]:
-        """How many drafts each sends with its next row, at most `rows` in all."""
+    def _drafts(self, ready: Sequence[Windows], rows: int, now: float) -> tuple[Sequence[int], Sequence[float]]:
+        """How many drafts each sends with its next row, at most `rows` in all, and what is expected of them.
+
+        Nothing is expected of one sequence alone: there what drafts bring need not be compared.
+        """
         widths = [self._shape(windows, now).width for windows in ready]
         widest = max(widths, default=1)
         if widest == 1:
-            return [0] * len(ready)
+            return [0] * len(ready), [0.0] * len(ready)
+        conditions = self.pace.conditions
+        crowd = conditions is not None and conditions.sequences > 1
         wishes = []
         for windows, width in zip(ready, widths, strict=True):
             most = max(1, windows.available)
             survival = survival_of(windows.chances, min(widest, most) - 1)[1:]
+            if crowd and survival:
+                factor = min(1.0, self.books.gains(windows.next_book).factor)
+                survival = [factor * chance for chance in survival]
             wishes.append(Wish(windows.sequence.slot or 0, survival, min(width, most) - 1))
-        conditions = self.pace.conditions
         counts = [wish.drafts for wish in wishes] if conditions is None else aligned(wishes, conditions)
-        return _shares([wish.survival[:count] for wish, count in zip(wishes, counts, strict=True)], rows)
+        shares = _shares([wish.survival[:count] for wish, count in zip(wishes, counts, strict=True)], rows)
+        if not crowd:
+            return shares, [0.0] * len(ready)
+        expected = [
+            sum(wish.survival[:share]) / min(1.0, self.books.gains(windows.next_book).factor)
+            for windows, wish, share in zip(ready, wishes, shares, strict=True)
+        ]
+        return shares, expected
 
     def _deeper(self, running: Iterable[Windows], taken: int, rows: int, most: int, now: float) -> list[Span]:
         """At most `most` windows for sequences that have some in flight already.

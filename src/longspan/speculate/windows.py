@@ -43,6 +43,7 @@ class Windows:
         "_continues",
         "_drafts",
         "_dry",
+        "_expected",
         "_in_flight",
         "_ledger",
         "_marks",
@@ -72,6 +73,7 @@ class Windows:
         self._marks: list[tuple[str, int]] = []  # of each draft, its book and rank
         self._chances: list[float] = []  # of each draft, that it is right when those before it are
         self._in_flight: deque[int] = deque()  # rows of each window of this epoch, the oldest first
+        self._expected: deque[tuple[str, float]] = deque()  # of each of them, the book and gain of its drafts
         self._dry = False
         self._continues = False  # the newest draft goes on as soon as it is asked for
         proposer.attach(self._wake)
@@ -113,6 +115,12 @@ class Windows:
     def chances(self) -> list[float]:
         """Of each draft of the stream, the chance that it is right when all before it are. Not to be changed."""
         return self._chances
+
+    @property
+    def next_book(self) -> str:
+        """The book of the first draft that was not sent; empty if there is none."""
+        sent = self.sent_drafts
+        return self._marks[sent][0] if sent < len(self._marks) else ""
 
     @property
     def open_ended(self) -> bool:
@@ -159,10 +167,11 @@ class Windows:
 
     # ------------------------------------------------------------------------------------------ out and back
 
-    def next_span(self, rows: int) -> Span | None:
+    def next_span(self, rows: int, expected: float = 0.0) -> Span | None:
         """Send the next window of at most `rows` rows; None when there is nothing to send.
 
-        Its first row is the last committed token if that was not sent yet; all rows are sampled.
+        expected: tokens that its drafts shall bring, which is compared with what they do; 0: it is not. Its first
+        row is the last committed token if that was not sent yet; all rows are sampled.
         """
         count = min(rows, self.available)
         if count <= 0:
@@ -174,6 +183,7 @@ class Windows:
             tokens = (sequence.tokens[-1], *self._drafts[: count - 1])
         else:
             tokens = tuple(self._drafts[offset : offset + count])
+        self._expected.append((self.next_book if expected else "", expected))
         sequence.dispatched = start + count
         self._in_flight.append(count)
         self.sent_windows += 1
@@ -200,8 +210,10 @@ class Windows:
         difference or an end are void: their epoch is over, or the sequence is.
         """
         sequence = self._sequence
+        book, expected = "", 0.0
         if span.phase.is_exact:
             self._in_flight.popleft()
+            book, expected = self._expected.popleft()
         tokens, drafts, limit, ends = sequence.tokens, self._drafts, sequence.token_limit, sequence.end_tokens
         sent = self.sent_drafts
         matched = 0
@@ -223,6 +235,8 @@ class Windows:
         sequence.computed = span.start + span.sample_rows[len(committed) - 1] + 1 if committed else span.end
         if differs or sequence.ended:
             self._cut()
+        if expected and not sequence.ended:
+            self._books.gains(book).observe(len(committed) - 1, expected)
         if samples:
             self._dry = False
             if span.phase.is_exact:
@@ -236,6 +250,7 @@ class Windows:
         """The sequence was rewound, or is over: drop drafts, and count what is in flight as void."""
         self._drop(len(self._drafts))
         self._in_flight.clear()
+        self._expected.clear()
         self._dry = False
         sequence = self._sequence
         over = sequence.status is Status.FINISHED  # a rewind has raised the epoch, an end has not
@@ -263,6 +278,7 @@ class Windows:
         sequence.dispatched = last
         sequence.epoch += 1
         self._in_flight.clear()
+        self._expected.clear()
         self._ledger.voided(sequence.id, sequence.epoch)
 
     def _drop(self, count: int) -> None:
