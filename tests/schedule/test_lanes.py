@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longspan.schedule.lanes import lane
+from longspan.schedule.lanes import lane, lane_size
 from longspan.schedule.policy import Policy
 from longspan.schedule.span import IterationResult, Phase
 from tests.schedule.driving import Driver, limits_with
@@ -28,6 +28,11 @@ def test_who_runs_ahead_keeps_its_place_and_is_waited_for_by_nobody() -> None:
     assert lane([1, 2, 3], [4, 5, 6, 7], 4, 0, ahead=[0]) == [1, 2, 3]
     assert lane([1], [2, 4, 5, 6, 7], 4, 0, ahead=[0, 3]) == []
     assert lane([1, 2], [3, 4, 5, 6, 7], 4, 0, ahead=[0]) == [1, 2]
+
+
+def test_lanes_are_filled_in_fours() -> None:
+    assert [lane_size(sequences, 2) for sequences in range(1, 13)] == [1, 1, 2, 2, 4, 4, 4, 4, 8, 8, 8, 8]
+    assert [lane_size(sequences, 1) for sequences in (1, 3, 6)] == [1, 3, 6]
 
 
 def test_lanes_take_turns() -> None:
@@ -60,7 +65,7 @@ def test_sequences_that_left_in_any_company_soon_go_with_their_neighbours(sequen
             if all(span.phase is Phase.DECODE for span in entry[0].spans):
                 planned.append([span.slot for span in entry[0].spans])
         driver.complete(flying.pop(0))
-    half = -(-sequences // 2)
+    half = lane_size(sequences, 2)
     assert {tuple(slots) for slots in planned[-6:]} == {
         tuple(range(half)),
         tuple(range(half, sequences)),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sized
 from operator import attrgetter
 
 from longspan.schedule.admission import Admission
 from longspan.schedule.geometry import NO_ROWS, ExactShape, decode_shape, window_shape
-from longspan.schedule.lanes import lane
+from longspan.schedule.lanes import lane, lane_size
 from longspan.schedule.roster import Roster
 from longspan.schedule.span import Span
 from longspan.schedule.speculator import Speculator
@@ -74,8 +73,8 @@ class Decoding:
 
     @property
     def _share(self) -> int:
-        """Sequences that decode in one iteration when all lanes are filled alike."""
-        return math.ceil(len(self._roster.decoding) / self._roster.policy.lanes)
+        """Most sequences that decode in one iteration."""
+        return lane_size(len(self._roster.decoding), self._roster.policy.lanes)
 
     def _windows(self, speculator: Speculator, slots: list[int], now: float) -> tuple[list[Span], ExactShape]:
         """Windows of the sequences on `slots`, and windows on a guess of others that have some in flight."""
