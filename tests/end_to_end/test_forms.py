@@ -94,7 +94,7 @@ async def test_random_schemas_are_followed_and_speculation_changes_no_token(coun
     schemas = [random_schema(dice) for _ in range(count)]
     plain, drafted = await _answers(_options(1, proposer="none"), schemas)
     assert drafted == 0
-    speculated, accepted = await _answers(_options(2), schemas)
+    speculated, accepted = await _answers(_options(2, width=4, depth=2), schemas)
     assert speculated == plain
     assert accepted > 0
 

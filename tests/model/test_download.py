@@ -175,12 +175,14 @@ def test_an_interrupted_fetch_leaves_nothing_and_the_next_one_works(
     )
     slow = tmp_path / "pip"
     slow.mkdir()
-    (slow / "pip.py").write_text("import time\ntime.sleep(60)\n")
+    (slow / "pip.py").write_text(
+        "import os, pathlib, time\npathlib.Path(os.environ['TMPDIR'], 'runs').touch()\ntime.sleep(60)\n"
+    )
     child = subprocess.Popen(
         [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": str(slow)}, stderr=subprocess.PIPE
     )
     deadline = time.monotonic() + 30
-    while not list((cache / "models").glob(".tiny.gguf.*.part/pip.log")):
+    while not list((cache / "models").glob(".tiny.gguf.*.part/runs")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
