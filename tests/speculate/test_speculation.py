@@ -49,6 +49,12 @@ def timings(stages: int) -> list[StageTiming]:
     return [StageTiming(stage, 0.0, 0.0, cost(1, 0.0)) for stage in range(stages)]
 
 
+def go_round(speculation: Speculation, link: float) -> None:
+    """Plain iterations over two stages, often enough for the link to be known."""
+    for _ in range(50):
+        speculation.measured(link + 2 * cost(1, 0.0), timings(2), SINGLE)
+
+
 def trusted(speculation: Speculation) -> Speculation:
     """The same, after its proposer was right for a long time."""
     books = SequenceBooks(speculation.books)
@@ -140,8 +146,7 @@ def test_figures_say_what_was_decided_and_why() -> None:
     windows = started(dealer, 0)
     before = dealer.statistics(0.0)
     assert (before.trip_seconds, before.stage_seconds) == (0.0, 0.0)
-    for _ in range(50):
-        dealer.measured(0.1 + 2 * cost(1, 0.0), timings(2), SINGLE)
+    go_round(dealer, 0.1)
     dealer.refresh(1, 1, 100.0, 0.0)
     spans = dealer.deal([windows], [], 63, 1, 0.0)
     dealer.returned(spans, 0.2)
@@ -198,8 +203,7 @@ def test_an_unknown_proposer_is_refused_with_the_list_of_known_ones() -> None:
 def test_only_a_few_let_the_head_draft_behind_their_prompts() -> None:
     """All rows of a prompt pass the output matrix for it."""
     dealer = trusted(speculation(SpeculationPolicy()))
-    for _ in range(50):
-        dealer.measured(0.1 + 2 * cost(1, 0.0), timings(2), SINGLE)
+    go_round(dealer, 0.1)
     dealer.refresh(1, 1, 100.0, 0.0)
     alive = [started(dealer, identity) for identity in range(4)]
     assert all(windows.drafts_early for windows in alive)
@@ -213,8 +217,7 @@ def test_only_a_few_let_the_head_draft_behind_their_prompts() -> None:
 def test_neighbours_wait_for_each_other_unless_drafts_are_sent_on_a_long_ring() -> None:
     for link, waits in ((0.5, False), (0.0, True)):
         dealer = speculation(SpeculationPolicy())
-        for _ in range(50):
-            dealer.measured(link + 2 * cost(1, 0.0), timings(2), SINGLE)
+        go_round(dealer, link)
         dealer.refresh(2, 1, 100.0, 0.0)
         assert dealer.in_step
         for _ in range(20):
@@ -225,8 +228,7 @@ def test_neighbours_wait_for_each_other_unless_drafts_are_sent_on_a_long_ring() 
 def test_in_a_crowd_drafts_that_break_their_promise_count_for_less() -> None:
     """Of many drafts those are sent that promise most, and so those of which too much is expected."""
     dealer = trusted(speculation(SpeculationPolicy()))
-    for _ in range(50):
-        dealer.measured(0.5 + 2 * cost(1, 0.0), timings(2), SINGLE)
+    go_round(dealer, 0.5)
     dealer.refresh(2, 2, 100.0, 0.0)
     ready = [started(dealer, identity) for identity in range(2)]
     for count in range(8):

@@ -190,14 +190,14 @@ class Wan:
         for delay in plan.delays_ms:
             async with contextlib.AsyncExitStack() as stack:
                 arms: dict[str, Arm] = {}
-                for name in self._plan.arms:
+                for name in plan.arms:
                     self._report(f"{delay:g} ms: starting {name}")
                     arms[name] = await stack.enter_async_context(running(self.options(delay, name)))
-                    for text in self._plan.texts:
+                    for text in plan.texts:
                         for count in plan.concurrency if name != TREE else (1,):
                             await self.run(arms[name], text, count, WARM_UP_TOKENS)
-                for text in self._plan.texts:
-                    for count in self._plan.concurrency:
+                for text in plan.texts:
+                    for count in plan.concurrency:
                         rows += await self._condition(arms, text, delay, count)
         texts = tuple(
             TextFigures(text, share := statistics.mean(shares), share >= REPEATS_FROM.get(text, 0.0))

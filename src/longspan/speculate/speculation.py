@@ -178,12 +178,14 @@ class Speculation:
             return [0] * len(ready), [0.0] * len(ready)
         conditions = self.pace.conditions
         crowd = conditions is not None and conditions.sequences > 1
-        wishes = []
+        wishes: list[Wish] = []
+        factors: list[float] = []
         for windows, width in zip(ready, widths, strict=True):
             most = max(1, windows.available)
             survival = survival_of(windows.chances, min(widest, most) - 1)[1:]
-            if crowd and survival:
-                factor = min(1.0, self.books.gains(windows.next_book).factor)
+            factor = min(1.0, self.books.gains(windows.next_book).factor) if crowd else 1.0
+            factors.append(factor)
+            if factor < 1:
                 survival = [factor * chance for chance in survival]
             wishes.append(Wish(windows.sequence.slot or 0, survival, min(width, most) - 1))
         counts = [wish.drafts for wish in wishes] if conditions is None else aligned(wishes, conditions)
@@ -191,8 +193,7 @@ class Speculation:
         if not crowd:
             return shares, [0.0] * len(ready)
         expected = [
-            sum(wish.survival[:share]) / min(1.0, self.books.gains(windows.next_book).factor)
-            for windows, wish, share in zip(ready, wishes, shares, strict=True)
+            sum(wish.survival[:share]) / factor for wish, share, factor in zip(wishes, shares, factors, strict=True)
         ]
         return shares, expected
 
